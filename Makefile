@@ -1,0 +1,68 @@
+# Every target sets up what it needs: Python 3.10 or later and git are enough.
+#   make demo    the whole path on real images: encode, save, serve, fetch, log, compare
+#   make test    all tests (under 10 minutes on 2 cores)
+#   make check   format, lint, strict types, generated code and schema
+#   make bench   ratios against peers and limits; ARGS="--json" for programs
+#   make soak    the long versions of the tests
+#   make proto   regenerate dlpack_wire/v1 from proto/
+#   make floors  install the lowest versions that pyproject.toml allows, and use them
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CHECK_TOOLS = ruff==0.17.6 mypy==2.4.1 types-protobuf==7.35.1.20260906 types-grpcio==1.85.0.20261028
+
+.PHONY: demo test check bench soak proto floors clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[all]'
+	touch $@
+
+$(VENV)/test: tests/requirements.txt $(VENV)/installed
+	$(PIP) --requirement tests/requirements.txt
+	touch $@
+
+$(VENV)/demo: tests/demo/requirements.txt $(VENV)/installed
+	$(PIP) --requirement tests/demo/requirements.txt
+	touch $@
+
+$(VENV)/check: Makefile $(VENV)/installed
+	$(PIP) $(CHECK_TOOLS)
+	touch $@
+
+$(VENV)/generator/bin/python: proto/generate.py
+	$(PYTHON) -m venv $(VENV)/generator
+	$(VENV)/generator/bin/python -m pip install --quiet --disable-pip-version-check 'setuptools<81' \
+		"$$(sed -n 's/^GENERATOR = "\(.*\)"/\1/p' proto/generate.py)"
+	touch $@
+
+demo: $(VENV)/demo
+	$(BIN)/python tests/demo/demo.py $(ARGS)
+
+test: $(VENV)/test
+	$(BIN)/python -m pytest $(ARGS)
+
+soak: $(VENV)/test
+	$(BIN)/python -m pytest -m soak --soak --timeout 3600 $(ARGS)
+
+bench: $(VENV)/test
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+check: $(VENV)/check $(VENV)/generator/bin/python
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(VENV)/generator/bin/python proto/generate.py --check
+
+proto: $(VENV)/generator/bin/python
+	$(VENV)/generator/bin/python proto/generate.py
+
+floors: | $(BIN)/python
+	$(BIN)/python tests/floors.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

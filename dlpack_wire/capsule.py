@@ -1,0 +1,454 @@
+"""Borrowing live memory from any producer, and lending ours.
+
+A producer is a numpy array or scalar, an object with `__dlpack__` (of either protocol) or only `to_dlpack()`, or a
+raw capsule. Memory is read where it is, while the producer is held; nothing is copied here.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import _abi, layout
+from . import dtype as dtypes
+from .device import CPU, HOST_READABLE, Device
+from .dtype import NATIVE, ByteOrder, DType
+from .errors import EncodeError, UnsupportedTensorError
+
+MAX_VERSION = (_abi.MAJOR, _abi.MINOR)
+
+_CARRIERS: dict[int, np.dtype[Any]] = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
+
+
+def carrier(itemsize: int) -> np.dtype[Any]:
+    """A numpy dtype that moves elements of that many bytes without looking at them."""
+    found = _CARRIERS.get(itemsize)
+    return found if found is not None else np.dtype((np.void, itemsize))
+
+
+class Borrowed:
+    """Somebody's live tensor, readable until `release`.
+
+    Attributes:
+        array: The elements where they lie. Of any numpy dtype with the right item size; for packed elements
+            the payload's bytes, one-dimensional.
+        dtype: Element type.
+        shape: Extents in elements.
+        byte_order: Of the memory.
+        device: Where the tensor lives.
+        padded: Whether elements of fewer than 8 bits fill a byte each.
+        version: DLPack version of the producer, or None.
+    """
+
+    __slots__ = ("_owner", "_unclaim", "array", "byte_order", "device", "dtype", "padded", "shape", "version")
+
+    def __init__(
+        self,
+        array: np.ndarray[Any, Any],
+        dtype: DType,
+        shape: tuple[int, ...],
+        byte_order: ByteOrder,
+        device: Device = CPU,
+        padded: bool = False,
+        version: tuple[int, int] | None = None,
+        owner: object = None,
+    ) -> None:
+        self.array = array
+        self.dtype = dtype
+        self.shape = shape
+        self.byte_order = byte_order
+        self.device = device
+        self.padded = padded
+        self.version = version
+        self._owner = owner
+        self._unclaim: Callable[[], None] | None = None
+
+    def release(self) -> None:
+        """Let go of the memory. The array must not be used any more."""
+        self._owner = None
+        if self._unclaim is not None:
+            unclaim, self._unclaim = self._unclaim, None
+            unclaim()
+
+    def __enter__(self) -> Borrowed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()
+
+
+def borrow(x: Any) -> Borrowed:
+    """Borrow a producer's memory.
+
+    Returns:
+        A context manager; the producer and its memory are held until it is released.
+
+    Raises:
+        UnsupportedTensorError: `x` is no producer, or its dtype, device or kind has no place in a message.
+        EncodeError: `x` describes no possible tensor.
+        UnsupportedVersionError: A capsule of another major version.
+        ValueError: A capsule that is used up, or of another kind.
+        Exception: Whatever the producer itself raises.
+    """
+    kind = type(x)
+    reader = _READERS.get(kind)
+    if reader is None:
+        reader = _find_reader(x)
+        if len(_READERS) >= 256:
+            _READERS.clear()
+        _READERS[kind] = reader
+    return reader(x)
+
+
+_READERS: dict[type, Callable[[Any], Borrowed]] = {}
+
+
+def _find_reader(x: Any) -> Callable[[Any], Borrowed]:
+    """How to borrow from objects of this type."""
+    kind = type(x)
+    if isinstance(x, np.ndarray):
+        return _refuse_masked if isinstance(x, np.ma.MaskedArray) else _borrow_array
+    if isinstance(x, np.generic):
+        return _borrow_scalar
+    if _abi.is_capsule(x):
+        return _borrow_capsule
+    if peeker(x) is not None:
+        return _borrow_by_table
+    settle = _settle_torch if _is_torch(x) else _settled
+    if hasattr(kind, "__dlpack__"):
+        return lambda x: _borrow_producer(settle(x))
+    if hasattr(kind, "to_dlpack"):
+        return _borrow_to_dlpack
+    return _refuse
+
+
+def _refuse(x: Any) -> Borrowed:
+    remedy = (
+        "wrap it in numpy.asarray with the dtype you mean"
+        if isinstance(x, (bool, int, float, complex, list))
+        else ("it has neither __dlpack__ nor to_dlpack")
+    )
+    raise UnsupportedTensorError(f"{type(x).__module__}.{type(x).__qualname__} is no tensor: {remedy}")
+
+
+def _refuse_masked(x: Any) -> Borrowed:
+    raise UnsupportedTensorError(
+        "a masked array would lose its mask: encode `x.data` and `x.mask`, or `x.filled(value)`"
+    )
+
+
+def _borrow_array(x: np.ndarray[Any, Any]) -> Borrowed:
+    dtype = x.dtype
+    return Borrowed(x, dtypes.from_numpy(dtype), x.shape, dtypes.byte_order_of(dtype))
+
+
+def _borrow_scalar(x: np.generic) -> Borrowed:
+    return _borrow_array(np.asarray(x))
+
+
+# --- DLPack -----------------------------------------------------------------------------------------------------------
+
+
+def _settled(x: Any) -> Any:
+    return x
+
+
+def _borrow_producer(x: Any) -> Borrowed:
+    device = _device_of(x)
+    if device is not None and device.device_type not in HOST_READABLE:
+        borrowed = _borrow_fresh(_host_copy(x, device))
+        borrowed.device = device
+        return borrowed
+    return _borrow_fresh(_ask(x))
+
+
+def _device_of(x: Any) -> Device | None:
+    if not hasattr(type(x), "__dlpack_device__"):
+        return None
+    device_type, device_id = x.__dlpack_device__()
+    return Device(int(device_type), int(device_id))
+
+
+def _ask(x: Any) -> Any:
+    """A producer's capsule, by the protocol it speaks. No `stream`: for the CPU the protocol wants it left out."""
+    try:
+        return x.__dlpack__(max_version=MAX_VERSION)
+    except TypeError as error:
+        # Either the producer is older than `max_version`, or the fault is its own: then it comes again.
+        try:
+            return x.__dlpack__()
+        except TypeError as again:
+            raise again from error
+
+
+def _host_copy(x: Any, device: Device) -> Any:
+    """A capsule with a copy in host memory of a tensor that lives elsewhere."""
+    try:
+        return x.__dlpack__(max_version=MAX_VERSION, dl_device=tuple(CPU), copy=True)
+    except (TypeError, BufferError, ValueError, NotImplementedError) as error:
+        for method in ("cpu", "get"):  # torch, cupy
+            fetch = getattr(x, method, None)
+            if callable(fetch):
+                host = fetch()
+                if hasattr(type(host), "__dlpack__") and _device_of(host) in (CPU, None):
+                    return _ask(host)
+        raise UnsupportedTensorError(
+            f"tensor lives on {device} and its library gives no copy in host memory: {error}", field="device"
+        ) from error
+
+
+def _borrow_fresh(capsule: Any) -> Borrowed:
+    """Borrow from a capsule that a producer has just made for us: dropping it frees it."""
+    kind = _abi.kind_of(capsule) if _abi.is_capsule(capsule) else None
+    if kind is None:
+        raise UnsupportedTensorError(f"__dlpack__ returned {capsule!r}, not a tensor capsule")
+    return _from_managed(_abi.pointer(capsule, kind), kind, capsule)
+
+
+def _borrow_to_dlpack(x: Any) -> Borrowed:
+    return borrow(x.to_dlpack())
+
+
+# Look at the name and change it as one step, also where threads run without a GIL.
+_CLAIMING = threading.Lock()
+
+
+def _borrow_capsule(capsule: Any) -> Borrowed:
+    """Borrow from a capsule that the user holds: it stays usable, and nobody else can consume it meanwhile."""
+    with _CLAIMING:
+        kind = _abi.kind_of(capsule)
+        if kind is None:
+            name = (_abi.name_of(capsule) or b"").decode("ascii", "replace")
+            if name.startswith("used_"):
+                raise ValueError(f"capsule {name!r} was consumed already, or is being read by another thread")
+            raise ValueError(f"capsule {name!r} holds no DLPack tensor")
+        managed = _abi.pointer(capsule, kind)
+        _abi.claim(capsule, kind)
+
+    if _abi.has_destructor(capsule):
+
+        def give_back() -> None:
+            _abi.unclaim(capsule, kind)
+    else:
+        # Nobody else would ever free it: reading it consumes it.
+        def give_back() -> None:
+            _abi.call_deleter(managed, kind)
+
+    try:
+        borrowed = _from_managed(managed, kind, capsule)
+    except BaseException:
+        give_back()
+        raise
+    borrowed._unclaim = give_back
+    return borrowed
+
+
+def _from_managed(managed: int, kind: bytes, owner: object) -> Borrowed:
+    raw, flags, version = _abi.read_managed(managed, kind)
+    return _from_raw(raw, bool(flags & layout.FLAG_SUBBYTE_PADDED), version, owner)
+
+
+Peek = Callable[[Any], tuple[Any, _abi.RawTensor]]
+
+
+def peeker(x: Any) -> Peek | None:
+    """How to read the C tensor of such objects at once, through the exchange table of their type; None if it has none.
+
+    What a peeker returns is (object to hold meanwhile, C tensor, on whatever device).
+    """
+    kind = type(x)
+    try:
+        return _PEEKERS[kind]
+    except KeyError:
+        table = getattr(kind, "__dlpack_c_exchange_api__", None)
+        read = _abi.exchange_reader(table) if table is not None else None
+        peek = None
+        if read is not None:
+            peek = _peek_with(read, _settle_torch if _is_torch(x) else _settled)
+        if len(_PEEKERS) >= 256:
+            _PEEKERS.clear()
+        _PEEKERS[kind] = peek
+        return peek
+
+
+_PEEKERS: dict[type, Peek | None] = {}
+
+
+def _peek_with(read: _abi.TensorReader, settle: Callable[[Any], Any]) -> Peek:
+    def peek(x: Any) -> tuple[Any, _abi.RawTensor]:
+        held = settle(x)
+        return held, read(held)
+
+    return peek
+
+
+def _borrow_by_table(x: Any) -> Borrowed:
+    peek = peeker(x)
+    assert peek is not None
+    held, raw = peek(x)
+    if raw[1] in HOST_READABLE:
+        return _from_raw(raw, False, MAX_VERSION, held)
+    return _borrow_producer(held)
+
+
+def raw_layout(raw: _abi.RawTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a C tensor, both in elements.
+
+    Raises:
+        EncodeError: It has none.
+    """
+    ndim, shape_at, strides_at = raw[3], raw[7], raw[8]
+    if ndim == 0:
+        return (), ()
+    if ndim < 0 or ndim > layout.MAX_NDIM:
+        raise EncodeError(f"{ndim} dimensions; 0 to {layout.MAX_NDIM} are allowed", field="shape")
+    if not shape_at:
+        raise EncodeError(f"NULL for {ndim} dimensions", field="shape")
+    shape = _abi.read_int64s(shape_at, ndim)
+    return shape, _abi.read_int64s(strides_at, ndim) if strides_at else layout.row_major(shape)
+
+
+def _from_raw(raw: _abi.RawTensor, padded: bool, version: tuple[int, int] | None, owner: object) -> Borrowed:
+    """Check a C tensor and view its memory."""
+    data, device_type, device_id, _, code, bits, lanes, _, _, byte_offset = raw
+    if device_type not in HOST_READABLE:
+        raise UnsupportedTensorError(
+            f"memory on {Device(device_type, device_id)} cannot be read by the host; ask its library for a host copy",
+            field="device",
+        )
+    dtype = DType(code, bits, lanes)
+    shape, strides = raw_layout(raw)
+    device = CPU if device_type == 1 and device_id == 0 else Device(device_type, device_id)
+    compact = layout.canonical_strides(shape, strides) is None
+    # Checks the shape; strides and offset are those of live memory, not of a message.
+    size = layout.payload_bytes(dtype, padded, shape, None, 0, EncodeError)
+    byte_order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
+    if size and not data:
+        raise EncodeError(f"NULL for {size} bytes", field="data")
+    if layout.is_packed(dtype, padded):
+        if not compact:
+            raise UnsupportedTensorError(
+                f"packed {dtype.name} with strides {strides}: only row-major memory has a place in a message",
+                field="strides",
+            )
+        itemsize, array_shape, array_strides = 1, (size,), (1,)
+    else:
+        itemsize = 1 if padded else dtype.element_bits // 8
+        array_shape, array_strides = shape, strides
+    if not size:
+        array = np.empty(array_shape, carrier(itemsize))
+    elif compact:
+        array = np.ndarray(array_shape, carrier(itemsize), _abi.memory(data + byte_offset, size))
+    else:
+        low, high = layout.span(shape, array_strides)
+        memory = _abi.memory(data + byte_offset + low * itemsize, (high - low + 1) * itemsize)
+        byte_strides = tuple(s * itemsize for s in array_strides)
+        array = np.ndarray(array_shape, carrier(itemsize), memory, -low * itemsize, byte_strides)
+    return Borrowed(array, dtype, shape, byte_order, device, padded, version, owner)
+
+
+# --- torch ------------------------------------------------------------------------------------------------------------
+
+
+def _is_torch(x: Any) -> bool:
+    """Whether x is a torch tensor; torch itself is never imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _settle_torch(x: Any) -> Any:
+    """The tensor's logical values: no gradient, no lazy conjugation or negation; or a clear refusal."""
+    is_complex = _TORCH_DTYPES.get(x.dtype)
+    if is_complex is None:
+        is_complex = _check_torch_dtype(x.dtype)
+    if x.requires_grad:
+        x = x.detach()
+    if is_complex and x.is_conj():
+        x = x.resolve_conj()
+    if x.is_neg():
+        x = x.resolve_neg()
+    if x.layout is not _torch_strided():
+        raise UnsupportedTensorError(f"{x.layout} tensor: convert it with `.to_dense()` first")
+    if x.is_meta:
+        raise UnsupportedTensorError("a meta tensor has no values", field="device")
+    return x
+
+
+@lru_cache(maxsize=1)
+def _torch_strided() -> Any:
+    return sys.modules["torch"].strided
+
+
+_TORCH_DTYPES: dict[Any, bool] = {}
+"""torch dtypes whose export says what they are, and whether they are complex."""
+
+
+def _check_torch_dtype(dtype: Any) -> bool:
+    name = str(dtype).removeprefix("torch.")
+    try:
+        meant = DType("float4_e2m1fnx2" if name == "float4_e2m1fn_x2" else name)
+    except EncodeError as error:
+        raise UnsupportedTensorError(f"torch.{name} has no place in DLPack: {error}", field="dtype") from None
+    if meant.bits < 8 and meant.lanes == 1:
+        # torch exports them as plain 8-bit integers, and says nothing of how many values a byte holds.
+        raise UnsupportedTensorError(
+            f"torch.{name} is a shell without a stated packing; view the bytes as torch.uint8", field="dtype"
+        )
+    is_complex = _TORCH_DTYPES[dtype] = meant.code == dtypes.COMPLEX
+    return is_complex
+
+
+# --- lending ----------------------------------------------------------------------------------------------------------
+
+
+def lend(
+    array: np.ndarray[Any, Any],
+    dtype: DType,
+    shape: tuple[int, ...],
+    padded: bool,
+    copied: bool,
+    max_version: tuple[int, int] | None,
+) -> Any:
+    """A capsule over an array's memory, under the dtype and shape that it really has.
+
+    Args:
+        array: The elements (for packed ones the bytes). Kept alive until the consumer lets go. Strides not negative.
+        dtype: Element type.
+        shape: Extents in elements.
+        padded: Whether elements of fewer than 8 bits fill a byte each.
+        copied: Whether the memory is a copy made for this consumer.
+        max_version: What the consumer speaks; None: legacy.
+
+    Raises:
+        BufferError: Read-only memory for a legacy consumer, which could not know.
+    """
+    packed = layout.is_packed(dtype, padded)
+    own = _CARRIERS.get(array.dtype.itemsize)
+    plain = not packed and own is not None
+    if plain:
+        view = array.getfield(own)
+    elif packed:
+        # numpy makes a capsule of the right number of dimensions; its shape is then set.
+        view = np.ndarray((1,) * len(shape), np.uint8, array) if array.size else np.empty((0,) * len(shape), np.uint8)
+    else:
+        view = array.getfield(np.uint8)
+    if max_version is None:
+        capsule = view.__dlpack__()
+    else:
+        capsule = view.__dlpack__(max_version=max_version)
+    said = (dtype.code, dtype.bits, dtype.lanes)
+    flags = (layout.FLAG_SUBBYTE_PADDED if padded else 0) | (layout.FLAG_IS_COPIED if copied else 0)
+    if plain:
+        _abi.relabel(capsule, dtype=said, flags=flags)
+    elif packed:
+        _abi.relabel(capsule, dtype=said, shape=shape, strides=layout.row_major(shape), flags=flags)
+    else:
+        strides = tuple(s // array.dtype.itemsize for s in view.strides)
+        _abi.relabel(capsule, dtype=said, strides=strides, flags=flags)
+    return capsule

@@ -1,0 +1,283 @@
+"""Tensors to messages and back: bytes with `encode` and `decode`, message objects with `to_proto` and `from_proto`."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from . import header as headers
+from ._abi import memory
+from .capsule import carrier, peeker, raw_layout
+from .checksum import PASS_BYTES, Running, check_contents, check_sum, xxh3
+from .device import CPU, HOST_READABLE, Device
+from .dtype import NATIVE, ByteOrder, DType, byte_order_of, from_numpy
+from .errors import EncodeError
+from .header import Header
+from .layout import canonical_strides
+from .source import Layout, Source, plain_header
+from .tensor import Tensor, from_payload, is_foreign
+from .v1 import dlpack_pb2
+from .wire import MAX_MESSAGE_BYTES, Buffer
+
+ALIGNMENT = 16
+"""The payload's position in a message is a multiple of this, if an element has a part wider than a byte."""
+
+
+def encode(x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance: bool = False) -> bytes:
+    """Serialize a tensor as one `DLTensor` message.
+
+    Args:
+        x: Anything with `__dlpack__` or `to_dlpack`, a raw DLPack capsule, a numpy array of either byte order, a
+            `Tensor` or a `DLTensor` message.
+        checksum: Write the payload's XXH3-64.
+        layout: "keep" memory that is dense under some order of the axes (Fortran, channels-last); anything else
+            is packed row-major. "compact" packs always.
+        provenance: Record the DLPack version that the producer speaks.
+
+    Returns:
+        The message. Equal values, dtype, layout and device give equal bytes, whichever library made them.
+
+    Raises:
+        UnsupportedTensorError: `x` has no place in a message (also a BufferError).
+        EncodeError: The message would exceed 2^31-1 bytes, protobuf's limit.
+
+    Memory:
+        Copies the payload once. Holds `x` only during the call.
+    """
+    if layout == "keep" and not provenance:
+        message = _encode_plain(x, checksum)
+        if message is not None:
+            return message
+    with Source(_source_of(x), layout, provenance) as source:
+        before, after = _prefix(source.header, checksum)
+        _check_size(len(before) + 8 * checksum + len(after) + source.header.payload_bytes)
+        payload = source.buffer()
+        if payload is None:
+            return _encode_gathered(source, before, after, checksum)
+        return _join(before, after, payload, checksum)
+
+
+def _join(before: bytes, after: bytes, payload: Any, checksum: bool) -> bytes:
+    if checksum:
+        return b"".join((before, xxh3(payload).to_bytes(8, "little"), after, payload))
+    return b"".join((before, after, payload))
+
+
+def _encode_plain(x: Any, checksum: bool) -> bytes | None:
+    """The short way for what most tensors are: compact row-major memory of a type whose bytes need no look.
+
+    It gives the same bytes as the long way, which is taken for everything else (None).
+    """
+    kind = type(x)
+    if kind is np.ndarray:
+        key = (x.dtype, x.shape, x.strides, checksum)
+        plain = _PLAIN.get(key)
+        if plain is None:
+            if not x.flags.c_contiguous or not x.size:
+                return None
+            dtype = from_numpy(x.dtype)
+            plain = _make_plain(key, dtype, x.shape, byte_order_of(x.dtype), CPU, checksum)
+            if plain is None:
+                return None
+        before, after, _, element = plain
+        # numpy exports no buffer of ml_dtypes' types.
+        return _join(before, after, x if x.dtype.kind not in "VW" else x.view(element), checksum)
+    peek = peeker(x)
+    if peek is None:
+        return None
+    held, raw = peek(x)
+    data, device_type, device_id, _, code, bits, lanes, _, _, byte_offset = raw
+    if device_type not in HOST_READABLE or not data:
+        return None
+    shape, strides = raw_layout(raw)
+    key = (code, bits, lanes, shape, strides, device_type, device_id, checksum)
+    plain = _PLAIN.get(key)
+    if plain is None:
+        if canonical_strides(shape, strides) is not None:
+            return None
+        dtype = DType(code, bits, lanes)
+        order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
+        plain = _make_plain(key, dtype, shape, order, Device(device_type, device_id), checksum)
+        if plain is None:
+            return None
+    before, after, size, _ = plain
+    message = _join(before, after, memory(data + byte_offset, size), checksum)
+    del held
+    return message
+
+
+_Plain = tuple[bytes, bytes, int, "np.dtype[Any]"]
+# What _encode_plain found out, by dtype, shape, strides and the rest that decides it: the two parts of the prefix, the
+# payload's size, and a dtype to view elements as.
+_PLAIN: dict[tuple[Any, ...], _Plain] = {}
+_CACHE_SIZE = 4096
+
+
+def _make_plain(
+    key: tuple[Any, ...], dtype: DType, shape: tuple[int, ...], byte_order: ByteOrder, device: Device, checksum: bool
+) -> _Plain | None:
+    if not dtype.any_bytes:
+        return None
+    header = plain_header(dtype, shape, byte_order, device)
+    before, after = _prefix(header, checksum)
+    _check_size(len(before) + 8 * checksum + len(after) + header.payload_bytes)
+    if len(_PLAIN) >= _CACHE_SIZE:
+        _PLAIN.clear()
+    plain = _PLAIN[key] = (before, after, header.payload_bytes, carrier(dtype.itemsize))
+    return plain
+
+
+def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = True) -> Tensor:
+    """Turn one serialized `DLTensor` into a tensor that any DLPack consumer accepts.
+
+    Args:
+        buffer: The message: any object with a contiguous buffer. Not modified.
+        copy: True: into new writable memory; None: only where byte order or alignment demand it; False: never.
+        verify: Compare the payload's checksum, if the message has one.
+
+    Returns:
+        A tensor in host memory, in this machine's byte order, aligned to 16 bytes or its element's lane.
+
+    Raises:
+        TruncatedError: The buffer ends before the message does.
+        ChecksumError: The payload was damaged.
+        DecodeError: The message breaks a rule of the contract.
+        BufferError: `copy` is False and a copy is needed.
+
+    Memory:
+        Borrows `buffer` and keeps it alive, unless copied. Read-only if the buffer is.
+    """
+    if type(buffer) is not bytes:
+        buffer = memoryview(buffer).cast("B")
+    length = len(buffer)
+    seen = _SEEN.get(length)
+    if seen is not None:
+        header, before, sum_begin, after, begin, element, hashable = seen
+        if buffer[:sum_begin] == before and buffer[begin - len(after) : begin] == after:
+            array = np.ndarray(header.shape, element, buffer, begin)
+            checksum = int.from_bytes(buffer[sum_begin : sum_begin + 8], "little") if after else None
+            if verify and checksum is not None:
+                actual = xxh3(array if hashable else memoryview(buffer)[begin:])
+                if actual != checksum:
+                    check_sum(checksum, actual, "payload")
+            if copy is None and array.flags.aligned:
+                return Tensor(header, array, checksum)
+            return from_payload(header, checksum, buffer, begin, copy)
+    header, checksum, begin, end, sum_begin = headers.read(buffer, 0, length)
+    if end - begin != header.payload_bytes:
+        headers.check_payload_size(header, end - begin)
+    check_contents(header, checksum if verify else None, memoryview(buffer)[begin:end])
+    tensor = from_payload(header, checksum, buffer, begin, copy)
+    element = header.dtype.plain_numpy
+    if element is not None and end == length and begin < 1024 and header.strides is None and not is_foreign(header):
+        if len(_SEEN) >= _CACHE_SIZE:
+            _SEEN.clear()
+        before = bytes(buffer[: min(sum_begin, begin)])
+        # Never empty if there is a sum: the payload's tag stands behind it.
+        after = bytes(buffer[sum_begin + 8 : begin]) if checksum is not None else b""
+        _SEEN[length] = (header, before, len(before), after, begin, element, element.kind not in "VW")
+    return tensor
+
+
+# The last plain message of each length that decode has accepted: its header, its bytes around the checksum's value up
+# to the payload, and how numpy sees it. Another message of that length with the same bytes there differs only in sum
+# and payload, so its header is the same. Plain: compact, in this machine's order, and bytes need no look.
+_SEEN: dict[int, tuple[Header, bytes, int, bytes, int, np.dtype[Any], bool]] = {}
+
+
+def to_proto(
+    x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance: bool = False
+) -> dlpack_pb2.DLTensor:
+    """Turn a tensor into a `DLTensor` message object; it serializes to the bytes that `encode` gives.
+
+    Args and errors are those of `encode`.
+
+    Memory:
+        Two copies of the payload: protobuf takes only bytes, and copies them again.
+    """
+    with Source(_source_of(x), layout, provenance) as source:
+        header = source.header
+        before, after = _prefix(header, checksum)
+        _check_size(len(before) + 8 * checksum + len(after) + header.payload_bytes)
+        message = dlpack_pb2.DLTensor.FromString(
+            before + bytes(8) * checksum + after.removesuffix(headers.data_tag(header.payload_bytes))
+        )
+        payload = source.buffer()
+        data = bytes(payload) if payload is not None else b"".join(map(bytes, source.pieces(PASS_BYTES)))
+    if checksum:
+        message.data_xxh3_64 = xxh3(data)
+    message.data = data
+    return message
+
+
+def from_proto(message: dlpack_pb2.DLTensor, *, copy: bool | None = None, verify: bool = True) -> Tensor:
+    """Turn a `DLTensor` message object into a tensor.
+
+    Args and errors are those of `decode`.
+
+    Memory:
+        Borrows the bytes that protobuf gives out for `data`: one copy with the C back end, none in pure Python.
+    """
+    header = headers.from_message(message)
+    data = message.data
+    size = message.ByteSize()
+    if size - len(data) - len(message.padding) > headers.MAX_HEADER_BYTES:
+        raise headers.header_too_large(size - len(data) - len(message.padding))
+    headers.check_padding(message.padding)
+    headers.check_payload_size(header, len(data))
+    checksum = message.data_xxh3_64 if message.HasField("data_xxh3_64") else None
+    check_contents(header, checksum if verify else None, data)
+    return from_payload(header, checksum, data, 0, copy)
+
+
+def _source_of(x: Any) -> Any:
+    return from_proto(x) if isinstance(x, dlpack_pb2.DLTensor) else x
+
+
+def _prefix(header: Header, checksum: bool) -> tuple[bytes, bytes]:
+    """The message's bytes before the sum's value and between it and the payload."""
+    before = headers.fields(header)
+    if checksum:
+        before += headers.SUM_TAG
+    after = headers.data_tag(header.payload_bytes)
+    padding = _padding(header, len(before) + 8 * checksum + len(after))
+    return before, headers.padding_field(padding) + after if padding else after
+
+
+def _padding(header: Header, begin: int) -> int:
+    """Bytes of padding that bring the payload to a multiple of 16 from the message's first byte; 0: no field.
+
+    Without padding the payload would begin at `begin`.
+    """
+    if header.dtype.part_bytes == 1 or header.payload_bytes == 0 or begin % ALIGNMENT == 0:
+        return 0
+    # An empty padding field is not written by serializers, so the field takes at least 3 bytes: tag, length, a zero.
+    return (-begin - 3) % ALIGNMENT + 1
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_MESSAGE_BYTES:
+        raise EncodeError(
+            f"the message would have {size} bytes; protobuf allows at most {MAX_MESSAGE_BYTES}. "
+            "Use save() or a client's put(), which have no such limit"
+        )
+
+
+def _encode_gathered(source: Source, before: bytes, after: bytes, checksum: bool) -> bytes:
+    """Gather a strided payload piece by piece behind its prefix, and fill in the sum."""
+    out = io.BytesIO()
+    out.write(before)
+    if checksum:
+        out.write(bytes(8))
+    out.write(after)
+    running = Running()
+    for piece in source.pieces(PASS_BYTES):
+        if checksum:
+            running.update(piece)
+        out.write(piece)
+    if checksum:
+        out.seek(len(before))
+        out.write(running.intdigest().to_bytes(8, "little"))
+    return out.getvalue()

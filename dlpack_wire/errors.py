@@ -1,0 +1,158 @@
+"""Every exception that this package raises on purpose.
+
+WireError
+├── EncodeError                 your tensor cannot go on the wire
+│   └── UnsupportedTensorError  also BufferError, as DLPack asks
+├── DecodeError                 also ValueError: what arrived is wrong
+│   ├── TruncatedError          needed, available
+│   ├── ChecksumError           expected, actual
+│   ├── LimitError              declared, limit
+│   └── UnsupportedVersionError found, supported
+└── RemoteError                 code, reason: what a server or the way to it said
+    └── NotFoundError           also KeyError
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class WireError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        path: The file concerned, or None.
+        tensor: Name of the tensor concerned, or None.
+        field: Name of the header field concerned, or None.
+        offset: Byte position in the message or file, or None.
+    """
+
+    def __init__(
+        self, message: str, *, tensor: str | None = None, field: str | None = None, offset: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.path: str | None = None
+        self.tensor = tensor
+        self.field = field
+        self.offset = offset
+
+    def at(self, *, path: str | None = None, tensor: str | None = None, offset: int | None = None) -> Self:
+        """Add where it happened, as far as that was not known yet."""
+        if self.path is None:
+            self.path = path
+        if self.tensor is None:
+            self.tensor = tensor
+        if self.offset is None:
+            self.offset = offset
+        return self
+
+    def __str__(self) -> str:
+        text = str(self.args[0]) if self.args else ""
+        if self.field is not None:
+            text = f"{self.field}: {text}"
+        if self.tensor is not None:
+            text = f"tensor {self.tensor!r}: {text}"
+        if self.path is not None:
+            text = f"{self.path}: {text}"
+        return text if self.offset is None else f"{text} (at byte {self.offset})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls the class with `args` alone, which subclasses with required keywords refuse:
+        # an error sent back by a worker process would then kill the pool.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(cls: type[WireError], args: tuple[Any, ...], attributes: dict[str, Any]) -> WireError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+class EncodeError(WireError):
+    """Your tensor, name or option cannot go on the wire."""
+
+
+class UnsupportedTensorError(EncodeError, BufferError):
+    """The tensor's dtype, device or kind cannot be represented on the side that was asked for."""
+
+
+class DecodeError(WireError, ValueError):
+    """What arrived is not what the contract in proto/README.md allows."""
+
+
+class TruncatedError(DecodeError):
+    """The input ends before what it announces.
+
+    Attributes:
+        needed: Bytes that the input announces.
+        available: Bytes that are there.
+    """
+
+    def __init__(self, message: str, *, needed: int, available: int, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.needed = needed
+        self.available = available
+
+
+class ChecksumError(DecodeError):
+    """Bytes do not match their checksum: they were damaged after they were written.
+
+    Attributes:
+        expected: XXH3-64 that was stored.
+        actual: XXH3-64 of the bytes that are there.
+    """
+
+    def __init__(self, message: str, *, expected: int, actual: int, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.expected = expected
+        self.actual = actual
+
+
+class LimitError(DecodeError):
+    """The input declares more than a cap allows.
+
+    Attributes:
+        declared: What the input says.
+        limit: The cap.
+    """
+
+    def __init__(self, message: str, *, declared: int, limit: int, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.declared = declared
+        self.limit = limit
+
+
+class UnsupportedVersionError(DecodeError):
+    """The input was written for another major version.
+
+    Attributes:
+        found: Version of the input.
+        supported: Version that this package reads.
+    """
+
+    def __init__(self, message: str, *, found: object, supported: object, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.found = found
+        self.supported = supported
+
+
+class RemoteError(WireError):
+    """A server refused, or could not be reached.
+
+    Attributes:
+        code: Name of the gRPC status code, such as "UNAVAILABLE".
+        reason: Name of an `ErrorReason` of tensor_service.proto without its prefix, or "".
+    """
+
+    def __init__(self, message: str, *, code: str, reason: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.code = code
+        self.reason = reason
+
+
+class NotFoundError(RemoteError, KeyError):
+    """The server has no object, or the object no tensor, of that name."""

@@ -1,0 +1,1 @@
+"""The tensor service: an asyncio gRPC server."""
