@@ -134,7 +134,7 @@ def read_managed(managed: int, kind: bytes) -> tuple[RawTensor, int, tuple[int, 
 
 def read_tensor(address: int) -> RawTensor:
     """The C `DLTensor` at an address."""
-    raw: RawTensor = _DLTENSOR.unpack(ctypes.string_at(address, 48))  # type: ignore[assignment]
+    raw: RawTensor = _DLTENSOR.unpack(ctypes.string_at(address, 48))
     return raw
 
 
@@ -211,7 +211,7 @@ def exchange_reader(table: object) -> TensorReader | None:
         room = _Room()
         if from_object(obj, address_of(room)) != 0:
             raise BufferError(f"the C exchange table of {type(obj).__name__} refused the object")
-        raw: RawTensor = unpack(room)  # type: ignore[assignment]
+        raw: RawTensor = unpack(room)
         return raw
 
     return reader

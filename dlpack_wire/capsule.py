@@ -331,25 +331,27 @@ def _from_raw(raw: _abi.RawTensor, padded: bool, version: tuple[int, int] | None
     byte_order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
     if size and not data:
         raise EncodeError(f"NULL for {size} bytes", field="data")
+    extents: tuple[int, ...]
+    steps: tuple[int, ...]
     if layout.is_packed(dtype, padded):
         if not compact:
             raise UnsupportedTensorError(
                 f"packed {dtype.name} with strides {strides}: only row-major memory has a place in a message",
                 field="strides",
             )
-        itemsize, array_shape, array_strides = 1, (size,), (1,)
+        itemsize, extents, steps = 1, (size,), (1,)
     else:
         itemsize = 1 if padded else dtype.element_bits // 8
-        array_shape, array_strides = shape, strides
+        extents, steps = shape, strides
     if not size:
-        array = np.empty(array_shape, carrier(itemsize))
+        array = np.empty(extents, carrier(itemsize))
     elif compact:
-        array = np.ndarray(array_shape, carrier(itemsize), _abi.memory(data + byte_offset, size))
+        array = np.ndarray(extents, carrier(itemsize), _abi.memory(data + byte_offset, size))
     else:
-        low, high = layout.span(shape, array_strides)
+        low, high = layout.span(shape, steps)
         memory = _abi.memory(data + byte_offset + low * itemsize, (high - low + 1) * itemsize)
-        byte_strides = tuple(s * itemsize for s in array_strides)
-        array = np.ndarray(array_shape, carrier(itemsize), memory, -low * itemsize, byte_strides)
+        byte_strides = tuple(s * itemsize for s in steps)
+        array = np.ndarray(extents, carrier(itemsize), memory, -low * itemsize, byte_strides)
     return Borrowed(array, dtype, shape, byte_order, device, padded, version, owner)
 
 
@@ -429,9 +431,8 @@ def lend(
         BufferError: Read-only memory for a legacy consumer, which could not know.
     """
     packed = layout.is_packed(dtype, padded)
-    own = _CARRIERS.get(array.dtype.itemsize)
-    plain = not packed and own is not None
-    if plain:
+    own = None if packed else _CARRIERS.get(array.dtype.itemsize)
+    if own is not None:
         view = array.getfield(own)
     elif packed:
         # numpy makes a capsule of the right number of dimensions; its shape is then set.
@@ -444,7 +445,7 @@ def lend(
         capsule = view.__dlpack__(max_version=max_version)
     said = (dtype.code, dtype.bits, dtype.lanes)
     flags = (layout.FLAG_SUBBYTE_PADDED if padded else 0) | (layout.FLAG_IS_COPIED if copied else 0)
-    if plain:
+    if own is not None:
         _abi.relabel(capsule, dtype=said, flags=flags)
     elif packed:
         _abi.relabel(capsule, dtype=said, shape=shape, strides=layout.row_major(shape), flags=flags)

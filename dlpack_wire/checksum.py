@@ -70,7 +70,7 @@ def _check_bools(payload: Buffer, expected: int | None) -> None:
     for begin in range(0, len(values), PASS_BYTES):
         piece = values[begin : begin + PASS_BYTES]
         if expected is not None:
-            running.update(piece)
+            running.update(piece.data)
         if piece.max() > 1:
             at = begin + int(np.argmax(piece > 1))
             raise DecodeError(f"bool byte {at} is {values[at]}, neither 0 nor 1", field="data")

@@ -70,8 +70,8 @@ def _encode_plain(x: Any, checksum: bool) -> bytes | None:
 
     It gives the same bytes as the long way, which is taken for everything else (None).
     """
-    kind = type(x)
-    if kind is np.ndarray:
+    key: tuple[Any, ...]
+    if type(x) is np.ndarray:
         key = (x.dtype, x.shape, x.strides, checksum)
         plain = _PLAIN.get(key)
         if plain is None:
@@ -170,14 +170,14 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
         headers.check_payload_size(header, end - begin)
     check_contents(header, checksum if verify else None, memoryview(buffer)[begin:end])
     tensor = from_payload(header, checksum, buffer, begin, copy)
-    element = header.dtype.plain_numpy
-    if element is not None and end == length and begin < 1024 and header.strides is None and not is_foreign(header):
+    plain = header.dtype.plain_numpy
+    if plain is not None and end == length and begin < 1024 and header.strides is None and not is_foreign(header):
         if len(_SEEN) >= _CACHE_SIZE:
             _SEEN.clear()
         before = bytes(buffer[: min(sum_begin, begin)])
         # Never empty if there is a sum: the payload's tag stands behind it.
         after = bytes(buffer[sum_begin + 8 : begin]) if checksum is not None else b""
-        _SEEN[length] = (header, before, len(before), after, begin, element, element.kind not in "VW")
+        _SEEN[length] = (header, before, len(before), after, begin, plain, plain.kind not in "VW")
     return tensor
 
 

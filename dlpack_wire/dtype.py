@@ -6,6 +6,7 @@ Names are those of DLPack and ml_dtypes.
 
 from __future__ import annotations
 
+import operator
 import re
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -154,7 +155,7 @@ class DType:
         if isinstance(what, DType):
             return what
         if bits is not None:
-            code = int(what)  # type: ignore[call-overload]
+            code = operator.index(what)  # type: ignore[arg-type]
         elif isinstance(what, str):
             code, bits, lanes = _parse(what)
         else:

@@ -45,7 +45,8 @@ def save(
         OSError: It could not be written. The old file, if any, is untouched.
 
     Memory:
-        No copy of a payload that is dense; a mapping's tensors that are the same memory in the same layout are stored once.
+        No copy of a payload that is dense. Tensors of a mapping that are the same memory in the same layout are
+        stored once.
     """
     with FileWriter(target, metadata=metadata, durable=durable, alignment=alignment) as f:
         if _is_tensor(x):

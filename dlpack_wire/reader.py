@@ -377,7 +377,7 @@ class FileReader(Mapping[str, Tensor]):
         if self._fd not in (None, _CLOSED):
             if isinstance(self._source, MappedBytes):
                 self._source.close()
-            os.close(self._fd)  # type: ignore[arg-type]
+            os.close(self._fd)
         self._fd = _CLOSED
 
     def __enter__(self) -> FileReader:

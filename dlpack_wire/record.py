@@ -100,8 +100,8 @@ def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> Plan:
     if header.payload_bytes:
         size = 0
         while (offset + prefix_bytes(len(padding))) % alignment:
-            # Padding costs its tag and length too, 2 bytes, and makes up to 3 lengths a byte longer: nothing smaller than
-            # 5 bytes below the gap can fit. An empty padding field is not written by serializers, so 1 is the least.
+            # Padding costs its tag and length too, 2 bytes, and makes up to 3 lengths a byte longer: nothing smaller
+            # than 5 bytes below the gap can fit. Serializers do not write an empty padding field, so 1 is the least.
             size = size + 1 if size else max((-offset - prefix_bytes(0)) % alignment - 5, 1)
             padding = headers.padding_field(size)
         assert len(padding) < 4 * alignment

@@ -25,7 +25,7 @@ def pack(values: np.ndarray[Any, Any], bits: int) -> Bytes:
         room = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
         np.bitwise_and(flat, mask(bits), out=room[: flat.size])
         lanes = room.reshape(-1, per_byte)
-        packed = lanes[:, 0].copy()
+        packed: Bytes = lanes[:, 0].copy()
         for lane in range(1, per_byte):
             packed |= lanes[:, lane] << (lane * bits)
         return packed

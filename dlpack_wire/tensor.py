@@ -101,7 +101,7 @@ class Tensor:
     def payload(self) -> memoryview:
         """The elements as row-major bytes in this machine's order; a view if they lie so, else a copy."""
         flat = np.ascontiguousarray(self._array).reshape(-1)
-        return memoryview(flat.view(np.uint8)).cast("B")
+        return flat.view(np.uint8).data
 
     @property
     def byte_order(self) -> ByteOrder:
@@ -133,8 +133,10 @@ class Tensor:
         """
         dtype = self._header.dtype.numpy
         if self._header.is_packed:
-            return self._unpacked().view(dtype)
-        return self._array.view()
+            unpacked: np.ndarray[Any, Any] = self._unpacked().view(dtype)
+            return unpacked
+        view: np.ndarray[Any, Any] = self._array.view()
+        return view
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
@@ -147,7 +149,7 @@ class Tensor:
         return array.copy() if copy else array
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return tuple(CPU)
+        return CPU.device_type, CPU.device_id
 
     def __dlpack__(
         self,
@@ -303,15 +305,15 @@ def is_foreign(header: Header) -> bool:
 def _view(header: Header, buffer: Any, begin: int) -> np.ndarray[Any, Any]:
     dtype = header.dtype
     if header.is_packed:
-        return np.ndarray((header.payload_bytes,), np.uint8, buffer, begin)
+        packed: np.ndarray[Any, Any] = np.ndarray((header.payload_bytes,), np.uint8, buffer, begin)
+        return packed
     own = dtype._numpy
     element = own if own is not None else carrier(dtype.itemsize)
-    if header.strides is None:
-        return np.ndarray(header.shape, element, buffer, begin)
-    itemsize = element.itemsize
-    return np.ndarray(
-        header.shape, element, buffer, begin + header.byte_offset, tuple(s * itemsize for s in header.strides)
-    )
+    strides = None
+    if header.strides is not None:
+        strides = tuple(s * element.itemsize for s in header.strides)
+    array: np.ndarray[Any, Any] = np.ndarray(header.shape, element, buffer, begin + header.byte_offset, strides)
+    return array
 
 
 def _is_aligned(array: np.ndarray[Any, Any], alignment: int) -> bool:
