@@ -9,14 +9,14 @@ import numpy as np
 
 from . import header as headers
 from ._abi import memory
-from .capsule import carrier, peeker, raw_layout
+from .capsule import peeker, raw_layout
 from .checksum import PASS_BYTES, Running, check_contents, check_sum, xxh3
-from .device import CPU, HOST_READABLE, Device
-from .dtype import NATIVE, ByteOrder, DType, byte_order_of, from_numpy
+from .device import HOST_READABLE, Device
+from .dtype import NATIVE, ByteOrder, DType
 from .errors import EncodeError
 from .header import Header
 from .layout import canonical_strides
-from .source import Layout, Source, plain_header
+from .source import Layout, Source, plain_array, plain_header
 from .tensor import Tensor, from_payload, is_foreign
 from .v1 import dlpack_pb2
 from .wire import MAX_MESSAGE_BYTES, Buffer
@@ -52,7 +52,6 @@ def encode(x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance
             return message
     with Source(_source_of(x), layout, provenance) as source:
         before, after = _prefix(source.header, checksum)
-        _check_size(len(before) + 8 * checksum + len(after) + source.header.payload_bytes)
         payload = source.buffer()
         if payload is None:
             return _encode_gathered(source, before, after, checksum)
@@ -73,60 +72,55 @@ def _encode_plain(x: Any, checksum: bool) -> bytes | None:
     key: tuple[Any, ...]
     if type(x) is np.ndarray:
         key = (x.dtype, x.shape, x.strides, checksum)
-        plain = _PLAIN.get(key)
+        found = _PLAIN.get(key)
+        if found is not None:
+            before, after, element = found
+            return _join(before, after, x if element is None else x.view(element), checksum)
+        plain = plain_array(x)
         if plain is None:
-            if not x.flags.c_contiguous or not x.size:
-                return None
-            dtype = from_numpy(x.dtype)
-            plain = _make_plain(key, dtype, x.shape, byte_order_of(x.dtype), CPU, checksum)
-            if plain is None:
-                return None
-        before, after, _, element = plain
-        # numpy exports no buffer of ml_dtypes' types.
-        return _join(before, after, x if x.dtype.kind not in "VW" else x.view(element), checksum)
+            return None
+        header, payload = plain
+        before, after = _remember_plain(key, header, checksum, None if payload is x else payload.dtype)
+        return _join(before, after, payload, checksum)
     peek = peeker(x)
     if peek is None:
         return None
     held, raw = peek(x)
     data, device_type, device_id, _, code, bits, lanes, _, _, byte_offset = raw
-    if device_type not in HOST_READABLE or not data:
-        return None
     shape, strides = raw_layout(raw)
     key = (code, bits, lanes, shape, strides, device_type, device_id, checksum)
-    plain = _PLAIN.get(key)
-    if plain is None:
-        if canonical_strides(shape, strides) is not None:
+    found = _PLAIN.get(key)
+    if found is not None:
+        before, after, size = found
+    else:
+        if device_type not in HOST_READABLE or canonical_strides(shape, strides) is not None or 0 in shape:
             return None
         dtype = DType(code, bits, lanes)
-        order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
-        plain = _make_plain(key, dtype, shape, order, Device(device_type, device_id), checksum)
-        if plain is None:
+        if not dtype.any_bytes:
             return None
-    before, after, size, _ = plain
+        order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
+        header = plain_header(dtype, shape, order, Device(device_type, device_id))
+        size = header.payload_bytes
+        before, after = _remember_plain(key, header, checksum, size)
+    if not data:
+        return None
     message = _join(before, after, memory(data + byte_offset, size), checksum)
     del held
     return message
 
 
-_Plain = tuple[bytes, bytes, int, "np.dtype[Any]"]
-# What _encode_plain found out, by dtype, shape, strides and the rest that decides it: the two parts of the prefix, the
-# payload's size, and a dtype to view elements as.
-_PLAIN: dict[tuple[Any, ...], _Plain] = {}
+# What _encode_plain found out, by dtype, shape, strides and whatever else decides it: the two parts of the prefix; for
+# arrays the dtype to view them as, if numpy exports no buffer of their own, for C tensors the payload's size.
+_PLAIN: dict[tuple[Any, ...], tuple[bytes, bytes, Any]] = {}
 _CACHE_SIZE = 4096
 
 
-def _make_plain(
-    key: tuple[Any, ...], dtype: DType, shape: tuple[int, ...], byte_order: ByteOrder, device: Device, checksum: bool
-) -> _Plain | None:
-    if not dtype.any_bytes:
-        return None
-    header = plain_header(dtype, shape, byte_order, device)
+def _remember_plain(key: tuple[Any, ...], header: Header, checksum: bool, rest: Any) -> tuple[bytes, bytes]:
     before, after = _prefix(header, checksum)
-    _check_size(len(before) + 8 * checksum + len(after) + header.payload_bytes)
     if len(_PLAIN) >= _CACHE_SIZE:
         _PLAIN.clear()
-    plain = _PLAIN[key] = (before, after, header.payload_bytes, carrier(dtype.itemsize))
-    return plain
+    _PLAIN[key] = (before, after, rest)
+    return before, after
 
 
 def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = True) -> Tensor:
@@ -200,7 +194,6 @@ def to_proto(
     with Source(_source_of(x), layout, provenance) as source:
         header = source.header
         before, after = _prefix(header, checksum)
-        _check_size(len(before) + 8 * checksum + len(after) + header.payload_bytes)
         message = dlpack_pb2.DLTensor.FromString(
             before + bytes(8) * checksum + after.removesuffix(headers.data_tag(header.payload_bytes))
         )
@@ -243,7 +236,15 @@ def _prefix(header: Header, checksum: bool) -> tuple[bytes, bytes]:
         before += headers.SUM_TAG
     after = headers.data_tag(header.payload_bytes)
     padding = _padding(header, len(before) + 8 * checksum + len(after))
-    return before, headers.padding_field(padding) + after if padding else after
+    if padding:
+        after = headers.padding_field(padding) + after
+    size = len(before) + 8 * checksum + len(after) + header.payload_bytes
+    if size > MAX_MESSAGE_BYTES:
+        raise EncodeError(
+            f"the message would have {size} bytes; protobuf allows at most {MAX_MESSAGE_BYTES}. "
+            "Use save() or a client's put(), which have no such limit"
+        )
+    return before, after
 
 
 def _padding(header: Header, begin: int) -> int:
@@ -255,14 +256,6 @@ def _padding(header: Header, begin: int) -> int:
         return 0
     # An empty padding field is not written by serializers, so the field takes at least 3 bytes: tag, length, a zero.
     return (-begin - 3) % ALIGNMENT + 1
-
-
-def _check_size(size: int) -> None:
-    if size > MAX_MESSAGE_BYTES:
-        raise EncodeError(
-            f"the message would have {size} bytes; protobuf allows at most {MAX_MESSAGE_BYTES}. "
-            "Use save() or a client's put(), which have no such limit"
-        )
 
 
 def _encode_gathered(source: Source, before: bytes, after: bytes, checksum: bool) -> bytes:

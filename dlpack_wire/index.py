@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import header as headers
 from .checksum import check_sum, xxh3
 from .errors import DecodeError, LimitError, TruncatedError
+from .header import Header
 from .metadata import MAX_ALIASES, MAX_FILE_METADATA_BYTES, MAX_RECORD_BYTES, Value, decode_map, decode_name
 from .record import MAX_HEAD_BYTES, RECORD_ALIGNMENT
 from .wire import LEN, Buffer, read_field, read_minimal_varint, varint
@@ -55,15 +58,19 @@ class Entry(NamedTuple):
         return self.data_offset + self.data_bytes
 
 
-def entry_bytes(names: bytes, header: bytes, record_offset: int, data_offset: int, data_bytes: int) -> bytes:
+def entry_bytes(names: bytes, header: Header, payload_sum: int, record_offset: int, data_offset: int) -> bytes:
     """One line of an index, serialized."""
-    content = b"%b\x22%b%b%b" % (
-        names,
-        varint(len(header)),
-        header,
-        _OFFSETS.pack(0x29, record_offset, 0x31, data_offset, 0x39, data_bytes),
-    )
-    return b"\x0a%b%b" % (varint(len(content)), content)
+    tag, fields = _header_field(header)
+    size = len(names) + len(tag) + len(fields) + 8 + _OFFSETS_BYTES
+    offsets = _OFFSETS.pack(0x29, record_offset, 0x31, data_offset, 0x39, header.payload_bytes)
+    return b"".join((b"\x0a", varint(size), names, tag, fields, payload_sum.to_bytes(8, "little"), offsets))
+
+
+@lru_cache(maxsize=4096)
+def _header_field(header: Header) -> tuple[bytes, bytes]:
+    """Tag and length of an entry's header, and its bytes without the sum's value."""
+    fields = headers.fields(header) + headers.SUM_TAG
+    return b"\x22" + varint(len(fields) + 8), fields
 
 
 def index_bytes(

@@ -38,6 +38,8 @@ def varint_size(value: int) -> int:
 
 def length_delimited(number: int, content: bytes) -> bytes:
     """One length-delimited field."""
+    if number < 16 and len(content) < 0x80:
+        return b"%c%c%b" % (number << 3 | LEN, len(content), content)
     return varint(number << 3 | LEN) + varint(len(content)) + content
 
 

@@ -10,18 +10,21 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
-from . import header as headers
-from .checksum import EMPTY, PASS_BYTES, Running, xxh3
+import numpy as np
+
+from .checksum import PASS_BYTES, Running, xxh3
 from .errors import EncodeError, WireError
+from .header import Header
 from .index import MAGIC, entry_bytes, index_bytes
 from .metadata import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map
 from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, Plan, names_block, plan, prefix
-from .source import Layout, Source
+from .source import Layout, Source, plain_array
 
 SMALL_BYTES = 256 * 1024
 """Payloads up to this size are gathered into a buffer, so that many small ones cost few system calls."""
 
 _BUFFER_BYTES = 4 << 20
+_BUFFER_PARTS = 1000  # the kernel takes 1024 parts at once
 
 
 class Sink(Protocol):
@@ -71,29 +74,18 @@ class FileSink:
     def __init__(self, fd: int, position: int = 0) -> None:
         self._fd = fd
         self.position = position
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        self._used = 0
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
 
     def append(self, *parts: Any) -> None:
-        for part in parts:
-            size = len(part)
-            if size > _BUFFER_BYTES - self._used:
-                self.flush()
-                if size > _BUFFER_BYTES:
-                    self._write_at(self.position, memoryview(part))
-                    self.position += size
-                    continue
-            self._buffer[self._used : self._used + size] = part
-            self._used += size
-            self.position += size
+        joined = b"".join(parts)
+        self._pending.append(joined)
+        self._pending_bytes += len(joined)
+        self.position += len(joined)
+        if self._pending_bytes > _BUFFER_BYTES or len(self._pending) >= _BUFFER_PARTS:
+            self.flush()
 
     def append_record(self, record: Plan, names: bytes, source: Source) -> int:
-        size = source.header.payload_bytes
-        payload = source.buffer()
-        if size <= SMALL_BYTES and payload is not None:
-            payload_sum = xxh3(payload)
-            self.append(prefix(record, names, payload_sum), payload)
-            return payload_sum
         self.flush()
         running = Running()
         at = self.position + record.prefix_bytes
@@ -108,9 +100,14 @@ class FileSink:
 
     def flush(self) -> None:
         """Hand buffered bytes to the operating system."""
-        if self._used:
-            self._write_at(self.position - self._used, self._buffer[: self._used])
-            self._used = 0
+        if not self._pending:
+            return
+        begin = self.position - self._pending_bytes
+        count = os.pwritev(self._fd, self._pending, begin)
+        if count < self._pending_bytes:  # a disk that fills up: go on until the error comes, or it all fits
+            self._write_at(begin + count, memoryview(b"".join(self._pending))[count:])
+        self._pending.clear()
+        self._pending_bytes = 0
 
     def _write_at(self, position: int, content: memoryview) -> None:
         # One call writes at most about 2 GiB, and less on a disk that fills up.
@@ -201,8 +198,12 @@ class FileWriter:
         if not name and aliases:
             raise EncodeError("a tensor of the empty name has no aliases", field="aliases")
         try:
-            with Source(x, layout) as source:
-                self._append(names, source)
+            plain = plain_array(x) if type(x) is np.ndarray else None
+            if plain is not None and plain[0].payload_bytes <= SMALL_BYTES:
+                self._append_small(names, *plain)
+            else:
+                with Source(x, layout) as source:
+                    self._append(names, source)
         except WireError as error:
             raise error.at(tensor=name) from error.__cause__
         except OSError:
@@ -213,16 +214,24 @@ class FileWriter:
 
     def _append(self, names: bytes, source: Source) -> None:
         header = source.header
-        sink = self._sink
-        begin = sink.position
-        record = plan(header, len(names), begin % self._alignment, self._alignment)
-        if header.payload_bytes:
-            payload_sum = sink.append_record(record, names, source)
+        payload = source.buffer()
+        if payload is not None and header.payload_bytes <= SMALL_BYTES:
+            self._append_small(names, header, payload)
         else:
-            payload_sum = EMPTY
-            sink.append(prefix(record, names, payload_sum))
-        fields = headers.fields(header) + headers.SUM_TAG + payload_sum.to_bytes(8, "little")
-        self._lines.append(entry_bytes(names, fields, begin, begin + record.prefix_bytes, header.payload_bytes))
+            begin = self._sink.position
+            record = plan(header, len(names), begin % self._alignment, self._alignment)
+            payload_sum = self._sink.append_record(record, names, source)
+            self._note(names, header, begin, record, payload_sum)
+
+    def _append_small(self, names: bytes, header: Header, payload: Any) -> None:
+        begin = self._sink.position
+        record = plan(header, len(names), begin % self._alignment, self._alignment)
+        payload_sum = xxh3(payload)
+        self._sink.append(prefix(record, names, payload_sum), payload)
+        self._note(names, header, begin, record, payload_sum)
+
+    def _note(self, names: bytes, header: Header, begin: int, record: Plan, payload_sum: int) -> None:
+        self._lines.append(entry_bytes(names, header, payload_sum, begin, begin + record.prefix_bytes))
 
     def close(self) -> None:
         """Write the index, and publish the file.
