@@ -32,6 +32,7 @@ _END = b"\x31DLPWIREE"
 _TRAILER = struct.Struct("<BQBQ9s")
 _OFFSETS = struct.Struct("<BQBQBQ")
 _OFFSETS_BYTES = 27
+_MIN_ENTRY_BYTES = 2 + 4 + _OFFSETS_BYTES  # tag, length, a header of two bytes with tag and length
 _ROWS = 1 << 14
 
 
@@ -149,31 +150,44 @@ class Index:
         pos = 0
         bounds = [0]
         encoded: list[bytes] = []
-        owners: list[int] | None = None  # of names beyond one per entry
-        while pos < end and content[pos] == 0x0A:
-            size, body = read_minimal_varint(content, pos + 1, end) if end - pos < 4 else _short(content, pos + 1, end)
-            stop = body + size
-            if stop > end:
-                raise TruncatedError("index entry is cut off", needed=size, available=end - body, offset=pos)
-            name = b""
-            if body < stop and content[body] == 0x0A:
-                size, begin = _short(content, body + 1, stop) if stop - body > 4 else (0, stop)
-                body = begin + size
-                if not size or body > stop:
-                    raise DecodeError("name of an index entry is empty or cut off", offset=pos)
-                name = content[begin:body]
-            encoded.append(name)
-            if owners is not None:
-                owners.append(len(bounds) - 1)
-            if body < stop and content[body] == 0x12:
-                if owners is None:
-                    owners = list(range(len(encoded)))
-                aliases = self._read_aliases(body, stop)
-                encoded += aliases
-                owners += [len(bounds) - 1] * len(aliases)
-            pos = stop
-            bounds.append(stop)
+        owners: list[int] | None = None  # kept only once there are more names than entries
+        add_bound, add_name = bounds.append, encoded.append
+        # The tightest loop of opening a file. What does not steer it is checked afterwards, for all lines at once.
+        try:
+            while pos < end and content[pos] == 0x0A:
+                size = content[pos + 1]
+                body = pos + 2
+                if size >= 0x80:
+                    size, body = read_minimal_varint(content, pos + 1, end)
+                stop = body + size
+                name = b""
+                if content[body] == 0x0A:
+                    size = content[body + 1]
+                    begin = body + 2
+                    if size >= 0x80:
+                        size, begin = read_minimal_varint(content, body + 1, end)
+                    body = begin + size
+                    if not size or body > stop:
+                        raise DecodeError("name of an index entry is empty or cut off", offset=pos)
+                    name = content[begin:body]
+                add_name(name)
+                if owners is not None:
+                    owners.append(len(bounds) - 1)
+                if content[body] == 0x12:
+                    if owners is None:
+                        owners = list(range(len(encoded)))
+                    aliases = self._read_aliases(body, min(stop, end))
+                    encoded += aliases
+                    owners += [len(bounds) - 1] * len(aliases)
+                add_bound(stop)
+                pos = stop
+        except IndexError:
+            pos = end + 1
+        if pos > end:
+            raise TruncatedError("index entry is cut off", needed=pos, available=end, field="entries")
         self._bounds = np.array(bounds, np.int64)
+        if len(bounds) > 1 and int(np.diff(self._bounds).min()) < _MIN_ENTRY_BYTES:
+            raise DecodeError("index entry without header and offsets", field="entries")
         self.names = _names(encoded, owners)
         return pos
 
@@ -191,10 +205,7 @@ class Index:
 
     def _check_offsets(self, limit: int) -> None:
         """Check the extents of all entries at once."""
-        bounds = self._bounds
-        begins, ends = bounds[:-1], bounds[1:]
-        if len(begins) and int((ends - begins).min()) < _OFFSETS_BYTES + 4:
-            raise DecodeError("index entry without its three offsets")
+        ends = self._bounds[1:]
         raw = np.frombuffer(self._content, np.uint8)
         tails = np.empty((len(ends), _OFFSETS_BYTES), np.uint8)
         for part in range(0, len(ends), _ROWS):  # the positions take 8 bytes for each byte looked at
@@ -278,17 +289,6 @@ class Index:
             raise DecodeError("an index entry must end with header and offsets", offset=pos)
         record, data, size = map(int, self.offsets[ordinal])
         return Entry(content[names_begin:pos], content[field.content : field.end], record, data, size)
-
-
-def _short(content: bytes, pos: int, end: int) -> tuple[int, int]:
-    """A minimal varint, quickly where it has one byte or two; at least 3 bytes must be left."""
-    first = content[pos]
-    if first < 0x80:
-        return first, pos + 1
-    second = content[pos + 1]
-    if 0 < second < 0x80:
-        return first & 0x7F | second << 7, pos + 2
-    return read_minimal_varint(content, pos, end)
 
 
 def _names(encoded: list[bytes], owners: list[int] | None) -> dict[str, int]:
