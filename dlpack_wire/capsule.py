@@ -120,6 +120,8 @@ def _find_reader(x: Any) -> Callable[[Any], Borrowed]:
         return _borrow_capsule
     if peeker(x) is not None:
         return _borrow_by_table
+    if kind.__module__.startswith("tensorflow."):
+        return lambda x: _borrow_producer(_settle_tensorflow(x))
     settle = _settle_torch if _is_torch(x) else _settled
     if hasattr(kind, "__dlpack__"):
         return lambda x: _borrow_producer(settle(x))
@@ -208,7 +210,9 @@ def _borrow_fresh(capsule: Any) -> Borrowed:
     kind = _abi.kind_of(capsule) if _abi.is_capsule(capsule) else None
     if kind is None:
         raise UnsupportedTensorError(f"__dlpack__ returned {capsule!r}, not a tensor capsule")
-    return _from_managed(_abi.pointer(capsule, kind), kind, capsule)
+    if _abi.has_destructor(capsule):
+        return _from_managed(_abi.pointer(capsule, kind), kind, capsule)
+    return _borrow_capsule(capsule)  # nobody else would free it
 
 
 def _borrow_to_dlpack(x: Any) -> Borrowed:
@@ -404,6 +408,21 @@ def _check_torch_dtype(dtype: Any) -> bool:
         )
     is_complex = _TORCH_DTYPES[dtype] = meant.code == dtypes.COMPLEX
     return is_complex
+
+
+# --- TensorFlow -------------------------------------------------------------------------------------------------------
+
+
+def _settle_tensorflow(x: Any) -> Any:
+    """The value of a variable; a refusal of what TensorFlow's own export answers by ending the process."""
+    if not hasattr(type(x), "__dlpack__") and hasattr(x, "read_value"):
+        x = x.read_value()
+    if not hasattr(type(x), "__dlpack__"):
+        return _refuse(x)
+    name = getattr(getattr(x, "dtype", None), "name", "")
+    if name in ("string", "resource", "variant"):
+        raise UnsupportedTensorError(f"a TensorFlow tensor of {name} holds no numbers", field="dtype")
+    return x
 
 
 # --- lending ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from .layout import canonical_strides
 from .source import Layout, Source, plain_array, plain_header
 from .tensor import Tensor, from_payload, is_foreign
 from .v1 import dlpack_pb2
-from .wire import MAX_MESSAGE_BYTES, Buffer
+from .wire import MAX_MESSAGE_BYTES, Buffer, varint_size
 
 ALIGNMENT = 16
 """The payload's position in a message is a multiple of this, if an element has a part wider than a byte."""
@@ -143,14 +143,17 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
     Memory:
         Borrows `buffer` and keeps it alive, unless copied. Read-only if the buffer is.
     """
+    owner = buffer
     if type(buffer) is not bytes:
-        buffer = memoryview(buffer).cast("B")
+        # np.ndarray would drop the export of a buffer that it is given, and the memory could be resized away under it.
+        owner = np.frombuffer(buffer, np.uint8)
+        buffer = owner.data
     length = len(buffer)
     seen = _SEEN.get(length)
     if seen is not None:
         header, before, sum_begin, after, begin, element, hashable = seen
         if buffer[:sum_begin] == before and buffer[begin - len(after) : begin] == after:
-            array = np.ndarray(header.shape, element, buffer, begin)
+            array = np.ndarray(header.shape, element, owner, begin)
             checksum = int.from_bytes(buffer[sum_begin : sum_begin + 8], "little") if after else None
             if verify and checksum is not None:
                 actual = xxh3(array if hashable else memoryview(buffer)[begin:])
@@ -158,14 +161,15 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
                     check_sum(checksum, actual, "payload")
             if copy is None and array.flags.aligned:
                 return Tensor(header, array, checksum)
-            return from_payload(header, checksum, buffer, begin, copy)
+            return from_payload(header, checksum, owner, begin, copy)
     header, checksum, begin, end, sum_begin = headers.read(buffer, 0, length)
     if end - begin != header.payload_bytes:
         headers.check_payload_size(header, end - begin)
     check_contents(header, checksum if verify else None, memoryview(buffer)[begin:end])
-    tensor = from_payload(header, checksum, buffer, begin, copy)
+    tensor = from_payload(header, checksum, owner, begin, copy)
     plain = header.dtype.plain_numpy
-    if plain is not None and end == length and begin < 1024 and header.strides is None and not is_foreign(header):
+    is_plain = plain is not None and header.strides is None and header.payload_bytes > 0 and not is_foreign(header)
+    if is_plain and end == length and begin < 1024:
         if len(_SEEN) >= _CACHE_SIZE:
             _SEEN.clear()
         before = bytes(buffer[: min(sum_begin, begin)])
@@ -215,14 +219,19 @@ def from_proto(message: dlpack_pb2.DLTensor, *, copy: bool | None = None, verify
     """
     header = headers.from_message(message)
     data = message.data
-    size = message.ByteSize()
-    if size - len(data) - len(message.padding) > headers.MAX_HEADER_BYTES:
-        raise headers.header_too_large(size - len(data) - len(message.padding))
+    header_bytes = message.ByteSize() - _field_bytes(data) - _field_bytes(message.padding)
+    if header_bytes > headers.MAX_HEADER_BYTES:
+        raise headers.header_too_large(header_bytes)
     headers.check_padding(message.padding)
     headers.check_payload_size(header, len(data))
     checksum = message.data_xxh3_64 if message.HasField("data_xxh3_64") else None
     check_contents(header, checksum if verify else None, data)
     return from_payload(header, checksum, data, 0, copy)
+
+
+def _field_bytes(content: bytes) -> int:
+    """Bytes of a field of number 14 or 15, which is not written if it is empty."""
+    return 1 + varint_size(len(content)) + len(content) if content else 0
 
 
 def _source_of(x: Any) -> Any:

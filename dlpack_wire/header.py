@@ -165,8 +165,9 @@ def read(buffer: Buffer, pos: int, end: int) -> Located:
     begin = pos
     header_bytes = 0
     data_begin = data_end = padding_begin = padding_end = sum_begin = end
-    dtype_content = device_content = version_content = b""
-    has_dtype = has_device = has_version = False
+    dtype_parts: list[bytes] = []
+    device_parts: list[bytes] = []
+    version_parts: list[bytes] = []
     shape: list[int] = []
     strides: list[int] = []
     flags = byte_offset = byte_order = 0
@@ -200,17 +201,13 @@ def read(buffer: Buffer, pos: int, end: int) -> Located:
             if tag == 0x2A:
                 _read_packed(buffer, content, after, shape)
             elif tag == 0x22:
-                # A sub-message given more than once is merged, which is what reading its parts as one does.
-                dtype_content += bytes(buffer[content:after])
-                has_dtype = True
+                dtype_parts.append(bytes(buffer[content:after]))
             elif tag == 0x32:
                 _read_packed(buffer, content, after, strides)
             elif tag == 0x1A:
-                device_content += bytes(buffer[content:after])
-                has_device = True
+                device_parts.append(bytes(buffer[content:after]))
             elif tag == 0x0A:
-                version_content += bytes(buffer[content:after])
-                has_version = True
+                version_parts.append(bytes(buffer[content:after]))
         elif wire_type == VARINT:
             value = buffer[content] if content < end else 0x80
             if value < 0x80:
@@ -238,15 +235,19 @@ def read(buffer: Buffer, pos: int, end: int) -> Located:
         if header_bytes > MAX_HEADER_BYTES:
             raise header_too_large(header_bytes, pos)
         pos = after
-    if not has_dtype:
+    if not dtype_parts:
         raise DecodeError("missing", field="dtype", offset=begin)
     if padding_end > padding_begin:
         check_padding(buffer[padding_begin : min(padding_end, padding_begin + MAX_PADDING_BYTES + 1)])
-    dtype = _DTYPES.get(dtype_content) or _remember(_DTYPES, dtype_content, _dtype_of(dtype_content))
+    dtype = _DTYPES.get(dtype_parts[0]) if len(dtype_parts) == 1 else None
+    if dtype is None:
+        dtype = _remember(_DTYPES, dtype_parts, _dtype_of(dtype_parts))
     device = None
-    if has_device:
-        device = _DEVICES.get(device_content) or _remember(_DEVICES, device_content, _device_of(device_content))
-    version = _version_of(version_content) if has_version else None
+    if device_parts:
+        device = _DEVICES.get(device_parts[0]) if len(device_parts) == 1 else None
+        if device is None:
+            device = _remember(_DEVICES, device_parts, _device_of(device_parts))
+    version = _version_of(version_parts) if version_parts else None
     extents = tuple(shape)
     header = checked(dtype, extents, tuple(strides) or None, byte_offset, byte_order, device, flags, version)
     return Located(header, checksum, data_begin, data_end, sum_begin)
@@ -310,26 +311,32 @@ def _read_packed(buffer: Buffer, pos: int, end: int, into: list[int]) -> None:
         into.append(_int64(value))
 
 
-def _read_numbers(serialized: bytes) -> dict[int, int]:
-    """The varint fields of a sub-message; the last one of a number wins."""
+def _read_numbers(parts: list[bytes]) -> dict[int, int]:
+    """The varint fields of a sub-message that came in parts, each whole by itself; the last one of a number wins."""
     numbers: dict[int, int] = {}
-    pos = 0
-    while pos < len(serialized):
-        field = read_field(serialized, pos, len(serialized))
-        if field.wire_type == VARINT:
-            numbers[field.number] = read_varint(serialized, field.content, field.end)[0]
-        pos = field.end
+    for part in parts:
+        pos = 0
+        while pos < len(part):
+            field = read_field(part, pos, len(part))
+            if field.wire_type == VARINT:
+                numbers[field.number] = read_varint(part, field.content, field.end)[0]
+            pos = field.end
     return numbers
 
 
-def _dtype_of(serialized: bytes) -> DType:
-    numbers = _read_numbers(serialized)
+def _dtype_of(parts: list[bytes]) -> DType:
+    numbers = _read_numbers(parts)
     return dtypes.from_wire(_int32(numbers.get(1, 0)), numbers.get(2, 0) & 0xFFFFFFFF, numbers.get(3, 0) & 0xFFFFFFFF)
 
 
-def _device_of(serialized: bytes) -> Device:
-    numbers = _read_numbers(serialized)
+def _device_of(parts: list[bytes]) -> Device:
+    numbers = _read_numbers(parts)
     return Device(_int32(numbers.get(1, 0)), _int32(numbers.get(2, 0)))
+
+
+def _version_of(parts: list[bytes]) -> tuple[int, int]:
+    numbers = _read_numbers(parts)
+    return numbers.get(1, 0) & 0xFFFFFFFF, numbers.get(2, 0) & 0xFFFFFFFF
 
 
 # Sub-messages are few and come again and again. Long ones are hostile and not worth remembering.
@@ -339,17 +346,12 @@ _REMEMBERED_BYTES = 24
 _REMEMBERED_COUNT = 1024
 
 
-def _remember(parts: dict[bytes, _T], serialized: bytes, part: _T) -> _T:
-    if len(serialized) <= _REMEMBERED_BYTES:
-        if len(parts) >= _REMEMBERED_COUNT:
-            parts.clear()
-        parts[serialized] = part
-    return part
-
-
-def _version_of(serialized: bytes) -> tuple[int, int]:
-    numbers = _read_numbers(serialized)
-    return numbers.get(1, 0) & 0xFFFFFFFF, numbers.get(2, 0) & 0xFFFFFFFF
+def _remember(known: dict[bytes, _T], parts: list[bytes], value: _T) -> _T:
+    if len(parts) == 1 and len(parts[0]) <= _REMEMBERED_BYTES:
+        if len(known) >= _REMEMBERED_COUNT:
+            known.clear()
+        known[parts[0]] = value
+    return value
 
 
 def fields(header: Header) -> bytes:

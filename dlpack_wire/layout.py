@@ -15,6 +15,9 @@ from .errors import DecodeError, WireError
 MAX_NDIM = 64
 """Most dimensions of a tensor: numpy's limit, and far more than any framework uses."""
 
+MAX_ELEMENT_BITS = 8 * (2**31 - 1)
+"""Widest element: one that fills a message, and the most that numpy can hold."""
+
 FLAG_READ_ONLY = 1
 FLAG_IS_COPIED = 2
 FLAG_SUBBYTE_PADDED = 4
@@ -122,6 +125,8 @@ def payload_bytes(
         raise error(f"{len(shape)} dimensions; at most {MAX_NDIM} are allowed", field="shape")
     if shape and min(shape) < 0:
         raise error(f"extents must not be negative: {tuple(shape)}", field="shape")
+    if dtype.element_bits > MAX_ELEMENT_BITS:
+        raise error(f"elements of {dtype.name} have more than 2^31-1 bytes", field="dtype")
     if padded and (dtype.bits >= 8 or dtype.lanes != 1):
         raise error(f"sub-byte padded (4) needs bits < 8 and lanes 1, not {dtype.name}", field="flags")
     count = prod(shape)

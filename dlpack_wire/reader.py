@@ -42,14 +42,16 @@ class MemoryBytes:
     """A file that lies in memory."""
 
     def __init__(self, buffer: Any) -> None:
-        self._view = memoryview(buffer).cast("B")
+        # An array keeps the buffer exported while a tensor over it lives; a memoryview given to numpy does not.
+        self._array = np.frombuffer(buffer, np.uint8)
+        self._view = self._array.data
         self.size = len(self._view)
 
     def read(self, begin: int, end: int) -> Buffer:
         return self._view[begin:end]
 
     def payload(self, begin: int, end: int) -> tuple[Any, int]:
-        return self._view, begin
+        return self._array, begin
 
 
 class MappedBytes(MemoryBytes):
@@ -68,7 +70,7 @@ class MappedBytes(MemoryBytes):
 
     def payload(self, begin: int, end: int) -> tuple[Any, int]:
         self.read(begin, begin)
-        return self._view, begin
+        return self._array, begin
 
     def close(self) -> None:
         """Let go of the descriptor; the mapping stays for as long as a tensor needs it."""

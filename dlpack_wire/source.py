@@ -85,8 +85,8 @@ class Source:
             if spare and array[-1] >> (8 - spare):
                 array = array.copy()
                 array[-1] &= 0xFF >> spare
-        elif header.dtype.code == BOOL and header.dtype.lanes == 1:
-            values = array.getfield(np.uint8)
+        elif header.dtype.code == BOOL:
+            values = array.getfield(np.uint8) if array.itemsize == 1 else np.ascontiguousarray(array).view(np.uint8)
             if values.max() > 1:
                 array = (values != 0).view(np.uint8)
         elif header.padded:

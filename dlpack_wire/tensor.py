@@ -266,7 +266,7 @@ def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, 
     Args:
         header: What the bytes are.
         checksum: The recorded checksum, if the header does not have it.
-        buffer: Contiguous bytes. Not modified.
+        buffer: Bytes, or an array of them that holds its memory's export. Not modified.
         begin: Where the payload starts.
         copy: True: into new memory always; None: where byte order or alignment demand it; False: never.
 
