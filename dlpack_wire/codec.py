@@ -150,39 +150,53 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
         buffer = owner.data
     length = len(buffer)
     seen = _SEEN.get(length)
+    if seen is None or buffer[: seen[3]] != seen[2] or buffer[seen[5] - len(seen[4]) : seen[5]] != seen[4]:
+        located = headers.read_plain(buffer, length)
+        seen = None if located is None else _remember_seen(buffer, length, located)
     if seen is not None:
-        header, before, sum_begin, after, begin, element, hashable = seen
-        if buffer[:sum_begin] == before and buffer[begin - len(after) : begin] == after:
-            array = np.ndarray(header.shape, element, owner, begin)
-            checksum = int.from_bytes(buffer[sum_begin : sum_begin + 8], "little") if after else None
-            if verify and checksum is not None:
-                actual = xxh3(array if hashable else memoryview(buffer)[begin:])
-                if actual != checksum:
-                    check_sum(checksum, actual, "payload")
-            if copy is None and array.flags.aligned:
-                return Tensor(header, array, checksum)
-            return from_payload(header, checksum, owner, begin, copy)
-    header, checksum, begin, end, sum_begin = headers.read(buffer, 0, length)
+        header, element, _, sum_begin, after, begin, hashable = seen
+        array = np.ndarray(header.shape, element, owner, begin)
+        checksum = int.from_bytes(buffer[sum_begin : sum_begin + 8], "little") if after else None
+        if verify and checksum is not None:
+            actual = xxh3(array if hashable else memoryview(buffer)[begin:])
+            if actual != checksum:
+                check_sum(checksum, actual, "payload")
+        if copy is None and array.flags.aligned:
+            return Tensor(header, array, checksum)
+        return from_payload(header, checksum, owner, begin, copy)
+    located = headers.read(buffer, 0, length)
+    header, checksum, begin, end, _ = located
     if end - begin != header.payload_bytes:
         headers.check_payload_size(header, end - begin)
     check_contents(header, checksum if verify else None, memoryview(buffer)[begin:end])
     tensor = from_payload(header, checksum, owner, begin, copy)
-    plain = header.dtype.plain_numpy
-    is_plain = plain is not None and header.strides is None and header.payload_bytes > 0 and not is_foreign(header)
-    if is_plain and end == length and begin < 1024:
-        if len(_SEEN) >= _CACHE_SIZE:
-            _SEEN.clear()
-        before = bytes(buffer[: min(sum_begin, begin)])
-        # Never empty if there is a sum: the payload's tag stands behind it.
-        after = bytes(buffer[sum_begin + 8 : begin]) if checksum is not None else b""
-        _SEEN[length] = (header, before, len(before), after, begin, plain, plain.kind not in "VW")
+    is_whole = end == length and begin <= 1024 and header.payload_bytes > 0
+    if is_whole and header.dtype.plain_numpy is not None and header.strides is None and not is_foreign(header):
+        headers.remember_plain(header)
+        _remember_seen(buffer, length, located)
     return tensor
 
 
-# The last plain message of each length that decode has accepted: its header, its bytes around the checksum's value up
-# to the payload, and how numpy sees it. Another message of that length with the same bytes there differs only in sum
-# and payload, so its header is the same. Plain: compact, in this machine's order, and bytes need no look.
-_SEEN: dict[int, tuple[Header, bytes, int, bytes, int, np.dtype[Any], bool]] = {}
+# The last plain message of each length that decode has accepted: its header, how numpy sees it, its bytes around the
+# checksum's value up to the payload and where they lie, and whether numpy exports it to be hashed. Another message of
+# that length with the same bytes there differs only in sum and payload, so its header is the same. Plain: compact,
+# not empty, in this machine's order, of a type whose bytes need no look.
+_Seen = tuple[Header, "np.dtype[Any]", bytes, int, bytes, int, bool]
+_SEEN: dict[int, _Seen] = {}
+
+
+def _remember_seen(buffer: Buffer, length: int, located: headers.Located) -> _Seen:
+    header, checksum, begin, _, sum_begin = located
+    element = header.dtype.numpy
+    if checksum is not None:
+        # The second is never empty: the payload's tag stands behind the sum.
+        before, after = bytes(buffer[:sum_begin]), bytes(buffer[sum_begin + 8 : begin])
+    else:
+        before, after = bytes(buffer[:begin]), b""
+    if len(_SEEN) >= _CACHE_SIZE:
+        _SEEN.clear()
+    seen = _SEEN[length] = (header, element, before, len(before), after, begin, element.kind not in "VW")
+    return seen
 
 
 def to_proto(

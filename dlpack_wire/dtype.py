@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import ml_dtypes
 import numpy as np
 
-from .errors import DecodeError, EncodeError, UnsupportedTensorError
+from .errors import DecodeError, EncodeError, UnsupportedTensorError, WireError
 
 
 class ByteOrder(IntEnum):
@@ -160,13 +160,7 @@ class DType:
             code, bits, lanes = _parse(what)
         else:
             return from_numpy(np.dtype(what))  # type: ignore[arg-type]
-        found = _INTERNED.get((code, bits, lanes))
-        if found is None:
-            wrong = fault(code, bits, lanes)
-            if wrong is not None:
-                raise EncodeError(wrong, field="dtype")
-            found = _make(code, int(bits), int(lanes))
-        return found
+        return _look_up(code, bits, lanes, EncodeError)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a DType is immutable: cannot set {name}")
@@ -257,13 +251,23 @@ def _make(code: int, bits: int, lanes: int) -> DType:
     return _INTERNED.setdefault((code, bits, lanes), self)
 
 
+def _look_up(code: int, bits: int, lanes: int, error: type[WireError]) -> DType:
+    found = _FROM_TABLE.get((code, bits, lanes)) or _INTERNED.get((code, bits, lanes))
+    if found is None:
+        wrong = fault(code, bits, lanes)
+        if wrong is not None:
+            raise error(wrong, field="dtype")
+        found = _make(code, int(bits), int(lanes))
+    return found
+
+
 # Weak, because hostile input may name billions of opaque types. The table's own are held by _FROM_TABLE.
 _INTERNED: WeakValueDictionary[tuple[int, int, int], DType] = WeakValueDictionary()
-_FROM_TABLE: list[DType] = []
+_FROM_TABLE: dict[tuple[int, int, int], DType] = {}
 _FROM_NUMPY: dict[np.dtype[Any], DType] = {}
 for _row in _TABLE:
     _dtype = _make(_row.code, _row.bits, 1)
-    _FROM_TABLE.append(_dtype)
+    _FROM_TABLE[_row.code, _row.bits, 1] = _dtype
     if _dtype._numpy is not None:
         _FROM_NUMPY[_dtype._numpy] = _dtype
 
@@ -274,13 +278,7 @@ def from_wire(code: int, bits: int, lanes: int) -> DType:
     Raises:
         DecodeError: There is none like it.
     """
-    found = _INTERNED.get((code, bits, lanes))
-    if found is None:
-        wrong = fault(code, bits, lanes)
-        if wrong is not None:
-            raise DecodeError(wrong, field="dtype")
-        found = _make(code, bits, lanes)
-    return found
+    return _look_up(code, bits, lanes, DecodeError)
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType:
@@ -308,7 +306,7 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
 
 def table() -> tuple[DType, ...]:
     """Every known element type with one lane, by code and width."""
-    return tuple(_FROM_TABLE)
+    return tuple(_FROM_TABLE.values())
 
 
 def byte_order_of(dtype: np.dtype[Any]) -> ByteOrder:

@@ -58,6 +58,7 @@ def _forget() -> None:
     codec._SEEN.clear()
     source._PLAIN.clear()
     header._fixed_fields.cache_clear()
+    header._OPENINGS.clear()
 
 
 def _distinct_shapes() -> Iterator[Row]:
