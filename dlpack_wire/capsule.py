@@ -6,10 +6,8 @@ raw capsule. Memory is read where it is, while the producer is held; nothing is 
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
-from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
@@ -20,6 +18,7 @@ from . import dtype as dtypes
 from .device import CPU, HOST_READABLE, Device
 from .dtype import NATIVE, ByteOrder, DType
 from .errors import EncodeError, UnsupportedTensorError
+from .frameworks import settler
 
 MAX_VERSION = (_abi.MAJOR, _abi.MINOR)
 
@@ -120,11 +119,11 @@ def _find_reader(x: Any) -> Callable[[Any], Borrowed]:
         return _borrow_capsule
     if peeker(x) is not None:
         return _borrow_by_table
-    if kind.__module__.startswith("tensorflow."):
-        return lambda x: _borrow_producer(_settle_tensorflow(x))
-    settle = _settle_torch if _is_torch(x) else _settled
-    if hasattr(kind, "__dlpack__"):
+    settle = settler(x)
+    if settle is not None:
         return lambda x: _borrow_producer(settle(x))
+    if hasattr(kind, "__dlpack__"):
+        return _borrow_producer
     if hasattr(kind, "to_dlpack"):
         return _borrow_to_dlpack
     return _refuse
@@ -155,10 +154,6 @@ def _borrow_scalar(x: np.generic) -> Borrowed:
 
 
 # --- DLPack -----------------------------------------------------------------------------------------------------------
-
-
-def _settled(x: Any) -> Any:
-    return x
 
 
 def _borrow_producer(x: Any) -> Borrowed:
@@ -274,7 +269,7 @@ def peeker(x: Any) -> Peek | None:
         read = _abi.exchange_reader(table) if table is not None else None
         peek = None
         if read is not None:
-            peek = _peek_with(read, _settle_torch if _is_torch(x) else _settled)
+            peek = _peek_with(read, settler(x))
         if len(_PEEKERS) >= 256:
             _PEEKERS.clear()
         _PEEKERS[kind] = peek
@@ -284,9 +279,9 @@ def peeker(x: Any) -> Peek | None:
 _PEEKERS: dict[type, Peek | None] = {}
 
 
-def _peek_with(read: _abi.TensorReader, settle: Callable[[Any], Any]) -> Peek:
+def _peek_with(read: _abi.TensorReader, settle: Callable[[Any], Any] | None) -> Peek:
     def peek(x: Any) -> tuple[Any, _abi.RawTensor]:
-        held = settle(x)
+        held = x if settle is None else settle(x)
         return held, read(held)
 
     return peek
@@ -357,72 +352,6 @@ def _from_raw(raw: _abi.RawTensor, padded: bool, version: tuple[int, int] | None
         byte_strides = tuple(s * itemsize for s in steps)
         array = np.ndarray(extents, carrier(itemsize), memory, -low * itemsize, byte_strides)
     return Borrowed(array, dtype, shape, byte_order, device, padded, version, owner)
-
-
-# --- torch ------------------------------------------------------------------------------------------------------------
-
-
-def _is_torch(x: Any) -> bool:
-    """Whether x is a torch tensor; torch itself is never imported."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
-
-
-def _settle_torch(x: Any) -> Any:
-    """The tensor's logical values: no gradient, no lazy conjugation or negation; or a clear refusal."""
-    is_complex = _TORCH_DTYPES.get(x.dtype)
-    if is_complex is None:
-        is_complex = _check_torch_dtype(x.dtype)
-    if x.requires_grad:
-        x = x.detach()
-    if is_complex and x.is_conj():
-        x = x.resolve_conj()
-    if x.is_neg():
-        x = x.resolve_neg()
-    if x.layout is not _torch_strided():
-        raise UnsupportedTensorError(f"{x.layout} tensor: convert it with `.to_dense()` first")
-    if x.is_meta:
-        raise UnsupportedTensorError("a meta tensor has no values", field="device")
-    return x
-
-
-@lru_cache(maxsize=1)
-def _torch_strided() -> Any:
-    return sys.modules["torch"].strided
-
-
-_TORCH_DTYPES: dict[Any, bool] = {}
-"""torch dtypes whose export says what they are, and whether they are complex."""
-
-
-def _check_torch_dtype(dtype: Any) -> bool:
-    name = str(dtype).removeprefix("torch.")
-    try:
-        meant = DType("float4_e2m1fnx2" if name == "float4_e2m1fn_x2" else name)
-    except EncodeError as error:
-        raise UnsupportedTensorError(f"torch.{name} has no place in DLPack: {error}", field="dtype") from None
-    if meant.bits < 8 and meant.lanes == 1:
-        # torch exports them as plain 8-bit integers, and says nothing of how many values a byte holds.
-        raise UnsupportedTensorError(
-            f"torch.{name} is a shell without a stated packing; view the bytes as torch.uint8", field="dtype"
-        )
-    is_complex = _TORCH_DTYPES[dtype] = meant.code == dtypes.COMPLEX
-    return is_complex
-
-
-# --- TensorFlow -------------------------------------------------------------------------------------------------------
-
-
-def _settle_tensorflow(x: Any) -> Any:
-    """The value of a variable; a refusal of what TensorFlow's own export answers by ending the process."""
-    if not hasattr(type(x), "__dlpack__") and hasattr(x, "read_value"):
-        x = x.read_value()
-    if not hasattr(type(x), "__dlpack__"):
-        return _refuse(x)
-    name = getattr(getattr(x, "dtype", None), "name", "")
-    if name in ("string", "resource", "variant"):
-        raise UnsupportedTensorError(f"a TensorFlow tensor of {name} holds no numbers", field="dtype")
-    return x
 
 
 # --- lending ----------------------------------------------------------------------------------------------------------

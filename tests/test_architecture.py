@@ -22,7 +22,7 @@ ORDER = (
     ("wire", "dtype", "_abi", "subbyte"),
     ("layout",),
     ("header",),
-    ("checksum",),
+    ("checksum", "frameworks"),
     ("capsule",),
     ("tensor",),
     ("source",),
