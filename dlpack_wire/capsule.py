@@ -291,7 +291,8 @@ def _borrow_by_table(x: Any) -> Borrowed:
     peek = peeker(x)
     assert peek is not None
     held, raw = peek(x)
-    if raw[1] in HOST_READABLE:
+    # The table's tensor has no flags, so nothing says whether elements of fewer than 8 bits are padded.
+    if raw[1] in HOST_READABLE and raw[5] >= 8:
         return _from_raw(raw, False, MAX_VERSION, held)
     return _borrow_producer(held)
 
