@@ -47,7 +47,7 @@ test: $(VENV)/test
 	$(BIN)/python -m pytest $(ARGS)
 
 soak: $(VENV)/test
-	$(BIN)/python -m pytest -m soak --soak --timeout 3600 $(ARGS)
+	$(BIN)/python -m pytest --soak --timeout 7200 $(ARGS)
 
 bench: $(VENV)/test
 	$(BIN)/python -m tests.benchmarks $(ARGS)

@@ -361,20 +361,21 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def stays_flat(round_trip: Callable[[], object], rounds: int = 1000) -> None:
-    """Each round handles at least 64 KiB, so a leak of every round would be 64 MiB, of every tenth 6."""
+def stays_flat(round_trip: Callable[[], object], count: int) -> None:
+    """A round handles at least 64 KiB, so 1000 that leak each would leave 64 MiB, and every tenth of them 6."""
     for _ in range(50):
         round_trip()
     gc.collect()
     before = resident_bytes()
-    for _ in range(rounds):
+    for _ in range(count):
         round_trip()
     gc.collect()
     assert resident_bytes() - before < 4 << 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_thousand_rounds_leave_nothing_behind() -> None:
+def test_thousands_of_rounds_leave_nothing_behind(rounds: Callable[[int, int], int]) -> None:
+    count = rounds(1000, 10_000)
     content = np.ones(16384, "f4")
     raw = content.tobytes()
     message = dw.encode(content)
@@ -384,16 +385,16 @@ def test_a_thousand_rounds_leave_nothing_behind() -> None:
         with pytest.raises(dw.EncodeError):
             dw.encode(Producer(lambda: Handmade(raw, code=3, bits=64, shape=shape)))
 
-    stays_flat(lambda: dw.encode(Producer(lambda: Handmade(raw, shape=shape))))
-    stays_flat(lambda: dw.encode(Handmade(raw, shape=shape).take()))
-    stays_flat(lambda: dw.encode(Handmade(raw, shape=shape, destructor=False).take()))
-    stays_flat(refused)
-    stays_flat(lambda: np.from_dlpack(dw.decode(bytearray(message))))
-    stays_flat(lambda: dw.decode(bytearray(message)).__dlpack__())
-    stays_flat(lambda: dw.from_proto(dw.to_proto(content)).numpy())
+    stays_flat(lambda: dw.encode(Producer(lambda: Handmade(raw, shape=shape))), count)
+    stays_flat(lambda: dw.encode(Handmade(raw, shape=shape).take()), count)
+    stays_flat(lambda: dw.encode(Handmade(raw, shape=shape, destructor=False).take()), count)
+    stays_flat(refused, count)
+    stays_flat(lambda: np.from_dlpack(dw.decode(bytearray(message))), count)
+    stays_flat(lambda: dw.decode(bytearray(message)).__dlpack__(), count)
+    stays_flat(lambda: dw.from_proto(dw.to_proto(content)).numpy(), count)
     torch = pytest.importorskip("torch")
-    stays_flat(lambda: torch.from_dlpack(dw.decode(bytearray(message))))
-    stays_flat(lambda: dw.encode(torch.ones(shape)))
+    stays_flat(lambda: torch.from_dlpack(dw.decode(bytearray(message))), count)
+    stays_flat(lambda: dw.encode(torch.ones(shape)), count)
 
 
 def test_reference_counts_stay_flat() -> None:
@@ -438,10 +439,10 @@ AT_EXIT = """
 """
 
 
-@pytest.mark.parametrize("attempt", range(5))
-def test_tensors_alive_at_exit_do_no_harm(attempt: int) -> None:
+def test_tensors_alive_at_exit_do_no_harm(rounds: Callable[[int, int], int]) -> None:
     pytest.importorskip("torch")
-    assert run_python(AT_EXIT, "-X", "dev", "-W", "error") == ""
+    for _ in range(rounds(5, 50)):
+        assert run_python(AT_EXIT, "-X", "dev", "-W", "error") == ""
 
 
 def test_the_last_reference_may_go_in_any_thread() -> None:
