@@ -8,6 +8,10 @@ Importing this package loads neither grpc nor any array library but numpy.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from .appender import FileAppender
 from .codec import decode, encode, from_proto, to_proto
 from .device import Device
 from .dtype import ByteOrder, DType
@@ -26,29 +30,61 @@ from .errors import (
 from .file import load, load_dict, load_one, open, save, verify
 from .header import Header
 from .reader import FileReader
+from .recovery import recover
 from .tensor import Tensor
 from .writer import FileWriter
 
+if TYPE_CHECKING:
+    from .client import Client, Tls, connect
+    from .log import LogReader, LogRecord, LogWriter
+
 __version__ = "0.1.0"
+
+# What needs an extra is imported when it is first asked for.
+_LATER = {
+    "Client": "client",
+    "LogReader": "log",
+    "LogRecord": "log",
+    "LogWriter": "log",
+    "Tls": "client",
+    "connect": "client",
+}
+
+
+def __getattr__(name: str) -> object:
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
 
 __all__ = [
     "ByteOrder",
     "ChecksumError",
+    "Client",
     "DType",
     "DecodeError",
     "Device",
     "EncodeError",
+    "FileAppender",
     "FileReader",
     "FileWriter",
     "Header",
     "LimitError",
+    "LogReader",
+    "LogRecord",
+    "LogWriter",
     "NotFoundError",
     "RemoteError",
     "Tensor",
+    "Tls",
     "TruncatedError",
     "UnsupportedTensorError",
     "UnsupportedVersionError",
     "WireError",
+    "connect",
     "decode",
     "encode",
     "from_proto",
@@ -56,6 +92,7 @@ __all__ = [
     "load_dict",
     "load_one",
     "open",
+    "recover",
     "save",
     "to_proto",
     "verify",

@@ -50,7 +50,7 @@ def encode(x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance
         message = _encode_plain(x, checksum)
         if message is not None:
             return message
-    with Source(_source_of(x), layout, provenance) as source:
+    with source_of(x, layout, provenance) as source:
         before, after = _prefix(source.header, checksum)
         payload = source.buffer()
         if payload is None:
@@ -209,7 +209,7 @@ def to_proto(
     Memory:
         Two copies of the payload: protobuf takes only bytes, and copies them again.
     """
-    with Source(_source_of(x), layout, provenance) as source:
+    with source_of(x, layout, provenance) as source:
         header = source.header
         before, after = _prefix(header, checksum)
         message = dlpack_pb2.DLTensor.FromString(
@@ -248,8 +248,9 @@ def _field_bytes(content: bytes) -> int:
     return 1 + varint_size(len(content)) + len(content) if content else 0
 
 
-def _source_of(x: Any) -> Any:
-    return from_proto(x) if isinstance(x, dlpack_pb2.DLTensor) else x
+def source_of(x: Any, layout: Layout = "keep", provenance: bool = False) -> Source:
+    """What anything that `encode` takes will be on the wire."""
+    return Source(from_proto(x) if isinstance(x, dlpack_pb2.DLTensor) else x, layout, provenance)
 
 
 def _prefix(header: Header, checksum: bool) -> tuple[bytes, bytes]:

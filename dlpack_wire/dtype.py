@@ -288,7 +288,7 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
         UnsupportedTensorError: DLPack has none for it.
     """
     found = _FROM_NUMPY.get(dtype)
-    if found is None and not dtype.isnative and dtype.kind != "W":
+    if found is None and not dtype.isnative and str(dtype.kind) != "W":
         found = _FROM_NUMPY.get(dtype.newbyteorder("="))
     if found is None:
         remedy = "convert it to a numeric dtype first"
@@ -300,7 +300,7 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
             remedy = "store its fields one by one"
         elif dtype.kind == "V":
             remedy = "view it as the numbers that it holds"
-        elif dtype.kind == "W":
+        elif str(dtype.kind) == "W":
             # ml_dtypes swaps all bytes of a half-precision complex number, and so its halves too.
             remedy = "convert it to this machine's byte order first"
         raise UnsupportedTensorError(f"DLPack has no type for numpy's {dtype!r}: {remedy}", field="dtype")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
-import numpy as np
-
-from . import _abi
+from . import audit
+from .appender import FileAppender
 from .errors import DecodeError, EncodeError
 from .metadata import Metadata
-from .reader import FileReader, MappedBytes, MemoryBytes, PositionedBytes, check_magic
+from .reader import FileReader
 from .record import RECORD_ALIGNMENT
-from .source import Layout, Source
+from .remote import RemoteBytes, is_url
+from .source import Layout
+from .storage import Bytes, MappedBytes, MemoryBytes, PositionedBytes
 from .tensor import Tensor
-from .v1 import dlpack_pb2
+from .ties import is_tensor, tied
+from .walk import check_magic
 from .writer import FileWriter
 
 
@@ -32,7 +33,7 @@ def save(
     """Save one tensor, or tensors by name, as a tensor file.
 
     Args:
-        target: A path, replaced atomically, or a binary file object (anything with `write`).
+        target: A path or URL, replaced atomically, or a binary file object (anything with `write`).
         x: A tensor (anything that `encode` takes), a mapping from names to tensors, or an iterable of (name, tensor)
             pairs, which may be longer than memory.
         metadata: User metadata of the file: str, int, float, bool or bytes by key.
@@ -49,10 +50,10 @@ def save(
         stored once.
     """
     with FileWriter(target, metadata=metadata, durable=durable, alignment=alignment) as f:
-        if _is_tensor(x):
+        if is_tensor(x):
             f.write("", x, layout=layout)
         elif isinstance(x, Mapping):
-            aliases = _tied(x)
+            aliases = tied(x)
             for name, tensor in x.items():
                 if aliases is None:
                     f.write(name, tensor, layout=layout)
@@ -67,58 +68,11 @@ def save(
             f.write("", x, layout=layout)  # refuses it, and says why
 
 
-def _is_tensor(x: Any) -> bool:
-    if isinstance(x, (np.ndarray, np.generic, Tensor, dlpack_pb2.DLTensor)) or _abi.is_capsule(x):
-        return True
-    return hasattr(type(x), "__dlpack__") or (hasattr(type(x), "to_dlpack") and not isinstance(x, Mapping))
-
-
-def _tied(tensors: Mapping[str, Any]) -> dict[str, list[str]] | None:
-    """The further names of each tensor that is stored, by the name it is stored under; None if no two are the same.
-
-    Only tensors that could share memory are compared: the same object, or views of one array.
-    """
-    roots = {name: _root(x) for name, x in tensors.items()}
-    common = {root for root, count in Counter(roots.values()).items() if count > 1}
-    if not common:
-        return None
-    stored: dict[str, list[str]] = {}
-    first: dict[Any, str] = {}
-    for name, x in tensors.items():
-        key = None
-        if roots[name] in common:
-            with Source(x) as source:
-                key = source.identity()
-        if key is None or key not in first:
-            stored[name] = []
-            if key is not None:
-                first[key] = name
-        else:
-            stored[first[key]].append(name)
-    return stored
-
-
-def _root(x: Any) -> int:
-    """Equal for two tensors if they may share memory."""
-    if isinstance(x, Tensor):
-        x = x._array
-    if isinstance(x, np.ndarray):
-        while x.base is not None:
-            if not isinstance(x.base, np.ndarray):
-                return id(x.base.obj if isinstance(x.base, memoryview) else x.base)
-            x = x.base
-        return id(x)
-    storage = getattr(x, "untyped_storage", None)  # torch
-    if storage is not None and not getattr(x, "is_sparse", False):
-        return hash(("storage", storage().data_ptr()))
-    return id(x)
-
-
 def load(source: Any, *, verify: bool = True) -> Tensor | dict[str, Tensor]:
     """Load what was saved: a tensor, or a dict of tensors by name.
 
     Args:
-        source: A path, the file's bytes, or a binary file object.
+        source: A path or URL, the file's bytes, or a binary file object.
         verify: Compare all checksums.
 
     Raises:
@@ -129,9 +83,8 @@ def load(source: Any, *, verify: bool = True) -> Tensor | dict[str, Tensor]:
         Tensors from a path share one private mapping of the file; writing to them never changes it.
     """
     with _open_any(source, verify) as f:
-        if list(f) == [""]:
-            return f[""]
-        return dict(f)
+        tensors = {name: f.read(name) for name in f}
+    return tensors[""] if tensors.keys() == {""} else tensors
 
 
 def load_one(source: Any, *, verify: bool = True) -> Tensor:
@@ -141,16 +94,15 @@ def load_one(source: Any, *, verify: bool = True) -> Tensor:
         DecodeError: It holds none or several.
     """
     with _open_any(source, verify) as f:
-        names = list(f)
-        if len(names) != 1:
-            raise DecodeError(f"holds {len(names)} tensors, not one")
-        return f[names[0]]
+        if len(f) != 1:
+            raise DecodeError(f"holds {len(f)} tensors, not one").at(path=f.where)
+        return f.read(next(iter(f)))
 
 
 def load_dict(source: Any, *, verify: bool = True) -> dict[str, Tensor]:
     """As `load`, always a dict; a tensor saved by itself has the empty name."""
     with _open_any(source, verify) as f:
-        return dict(f)
+        return {name: f.read(name) for name in f}
 
 
 def _open_any(source: Any, verify: bool) -> FileReader:
@@ -176,46 +128,79 @@ def open(
 ) -> FileWriter: ...
 
 
+@overload
 def open(
     path: Any,
-    mode: Literal["r", "w"] = "r",
+    mode: Literal["a"],
+    *,
+    metadata: Metadata | None = None,
+    durable: bool = True,
+    alignment: int = RECORD_ALIGNMENT,
+) -> FileAppender: ...
+
+
+def open(
+    path: Any,
+    mode: Literal["r", "w", "a"] = "r",
     *,
     mmap: bool = True,
     verify: bool = False,
     metadata: Metadata | None = None,
     durable: bool = True,
     alignment: int = RECORD_ALIGNMENT,
-) -> FileReader | FileWriter:
+) -> FileReader | FileWriter | FileAppender:
     """Open a tensor file.
 
     Args:
-        path: Where it is; for writing also a binary file object.
-        mode: "r" reads lazily; "w" writes tensor by tensor and replaces the file on close.
-        mmap: Reading: map the file. False reads each payload when asked for (network disks).
+        path: Where it is: a path, or a URL that fsspec knows; for writing also a binary file object.
+        mode: "r" reads lazily; "w" writes tensor by tensor and replaces the file on close; "a" adds to a file, whose
+            earlier tensors stay readable at any time, and makes it if it does not exist.
+        mmap: Reading: map the file. False reads each payload, or the part that is sliced, when it is needed (network
+            disks). URLs are never mapped.
         verify: Reading: compare a payload's checksum when it is first used.
-        metadata, durable, alignment: Writing: as for `save`.
+        metadata, durable, alignment: Writing: as for `save`. Appending: metadata is added to the file's.
 
     Raises:
         DecodeError: Reading: it is no tensor file, or damaged.
-        OSError: It could not be opened.
+        OSError: It could not be opened; appending: another process is appending to it (BlockingIOError).
     """
     if mode == "w":
         return FileWriter(path, metadata=metadata, durable=durable, alignment=alignment)
+    if mode == "a":
+        return FileAppender(path, metadata=metadata, durable=durable, alignment=alignment)
     if mode != "r":
-        raise ValueError(f"mode must be 'r' or 'w', not {mode!r}")
+        raise ValueError(f"mode must be 'r', 'w' or 'a', not {mode!r}")
+    if is_url(path):
+        return FileReader(RemoteBytes(path), path, verify)
     where = os.fsdecode(path)
+    try:
+        source = _local_bytes(where, mmap)
+    except DecodeError as error:
+        raise error.at(path=where) from None
+    return FileReader(source, where, verify)
+
+
+def _local_bytes(where: str, mmap: bool) -> Bytes:
     fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
         if size == 0:
             check_magic(b"", 0)  # an empty file cannot be mapped
-        source = MappedBytes(fd, size) if mmap else PositionedBytes(fd, size)
-    except BaseException as error:
+        return MappedBytes(fd, size) if mmap else PositionedBytes(fd, size, owner=True)
+    except BaseException:
         os.close(fd)
-        if isinstance(error, DecodeError):
-            error.at(path=where)
         raise
-    return FileReader(source, where, verify, fd)
+
+
+def problems(path: Any) -> Iterator[DecodeError]:
+    """Every fault of a tensor file, one by one: magic, records, payloads, indexes and trailers of all generations."""
+    try:
+        f = open(path)
+    except DecodeError as error:
+        yield error
+        return
+    with f:
+        yield from audit.problems(f)
 
 
 def verify(path: Any) -> None:
@@ -224,5 +209,5 @@ def verify(path: Any) -> None:
     Raises:
         DecodeError: The first fault, naming the tensor or the part.
     """
-    with open(path) as f:
-        f.verify()
+    for problem in problems(path):
+        raise problem

@@ -8,7 +8,8 @@ trailer = 0x21 index_offset · 0x29 sum of [index_offset, end - 18) · 0x31 "DLP
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,24 +17,25 @@ import numpy as np
 
 from . import header as headers
 from .checksum import check_sum, xxh3
-from .errors import DecodeError, LimitError, TruncatedError
+from .errors import DecodeError, EncodeError, LimitError, TruncatedError
 from .header import Header
-from .metadata import MAX_ALIASES, MAX_FILE_METADATA_BYTES, MAX_RECORD_BYTES, Value, decode_map, decode_name
-from .record import MAX_HEAD_BYTES, RECORD_ALIGNMENT
-from .wire import LEN, Buffer, read_field, read_minimal_varint, varint
+from .metadata import MAX_ALIASES, MAX_FILE_METADATA_BYTES, Value, check_names, decode_map
+from .record import MAX_HEAD_BYTES, MAX_NAMES_BYTES, RECORD_ALIGNMENT, names_too_large
+from .wire import FIXED64, LEN, MAX_MESSAGE_BYTES, Buffer, length_delimited, read_field, read_minimal_varint, varint
 
 MAGIC = b"\x09DLPWIRE1"
 TRAILER_BYTES = 27
-MAX_CHAIN = 64
-"""Most indexes that build on each other: a reader walks all of them."""
-
 INDEX_TAG = b"\x1a"
 _END = b"\x31DLPWIREE"
 _TRAILER = struct.Struct("<BQBQ9s")
 _OFFSETS = struct.Struct("<BQBQBQ")
 _OFFSETS_BYTES = 27
 _MIN_ENTRY_BYTES = 2 + 4 + _OFFSETS_BYTES  # tag, length, a header of two bytes with tag and length
-_ROWS = 1 << 14
+_ROWS = 1 << 12
+_HASH = np.uint64(0xFFFFFFFF00000000)
+_PLACE = np.uint64(0xFFFFFFFF)
+
+Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class Entry(NamedTuple):
@@ -89,9 +91,25 @@ def index_bytes(
     if base is not None:
         ending += b"\x19" + base[0].to_bytes(8, "little") + b"\x21" + base[1].to_bytes(8, "little")
     size = sum(map(len, entries)) + len(ending)
+    if size > MAX_MESSAGE_BYTES:
+        raise EncodeError(f"index of {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed", field="entries")
     parts = [INDEX_TAG + varint(size), *entries, ending, b"\x21" + offset.to_bytes(8, "little")]
     index = b"".join(parts)
     return [index, b"\x29" + xxh3(index).to_bytes(8, "little") + _END]
+
+
+def split_line(line: bytes) -> tuple[bytes, bytes]:
+    """An index entry's names and metadata, and what stands behind them."""
+    _, begin = read_minimal_varint(line, 1, len(line))
+    pos = begin
+    while (field := read_field(line, pos, len(line))).number <= 3:
+        pos = field.end
+    return line[begin:pos], line[pos:]
+
+
+def whole_line(names: bytes, rest: bytes) -> bytes:
+    """The index entry of the two parts."""
+    return length_delimited(1, names + rest)
 
 
 class Trailer(NamedTuple):
@@ -112,12 +130,10 @@ def read_trailer(tail: Buffer) -> Trailer | None:
 
 
 class Index:
-    """One parsed index.
+    """One parsed index. Nothing in it takes much more memory than the index itself, however hostile it is.
 
     Attributes:
-        names: Every name and the ordinal of its entry, in writing order.
         offsets: Of all entries, an array of shape (entries, 3): record_offset, data_offset, data_bytes.
-        metadata: The file metadata that this index states.
         base: (index_offset, index_xxh3_64) of the index it extends, or None.
     """
 
@@ -132,131 +148,213 @@ class Index:
             DecodeError: A rule for indexes is broken.
         """
         self._content = content
-        self._bounds: np.ndarray[Any, np.dtype[np.int64]]
-        self.names: dict[str, int]
+        self._bounds: Numbers
+        self._keys: Numbers
         pos = self._walk_entries()
-        self._check_offsets(limit)
-        self.metadata: dict[str, Value] = {}
+        self._check_names()
+        self.offsets = self._read_offsets(limit)
         self.base: tuple[int, int] | None = None
+        self._metadata: bytes
         self._read_ending(pos)
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
 
+    @property
+    def name_count(self) -> int:
+        """How many names all entries have together."""
+        return len(self._keys)
+
+    # --- parsing ------------------------------------------------------------------------------------------------------
+
     def _walk_entries(self) -> int:
-        """Collect names and bounds of all entries; a line is not looked into further before it is asked for."""
+        """Find the bounds and names of all entries; a line is not looked into further before it is asked for."""
         content = self._content
         end = len(content)
         pos = 0
-        bounds = [0]
-        encoded: list[bytes] = []
-        owners: list[int] | None = None  # kept only once there are more names than entries
-        add_bound, add_name = bounds.append, encoded.append
-        # The tightest loop of opening a file. What does not steer it is checked afterwards, for all lines at once.
+        bounds, keys = array("Q", (0,)), array("Q")
+        # The tightest loop of opening a file. What does not steer it is checked afterwards, for many lines at once.
         try:
             while pos < end and content[pos] == 0x0A:
-                size = content[pos + 1]
-                body = pos + 2
-                if size >= 0x80:
-                    size, body = read_minimal_varint(content, pos + 1, end)
-                stop = body + size
-                name = b""
-                if content[body] == 0x0A:
-                    size = content[body + 1]
-                    begin = body + 2
+                names: list[bytes] = []
+                starts: list[int] = []
+                stops: list[int] = []
+                add_name, add_start, add_stop = names.append, starts.append, stops.append
+                for _ in range(_ROWS):
+                    if pos >= end or content[pos] != 0x0A:
+                        break
+                    add_start(pos)
+                    size = content[pos + 1]
+                    body = pos + 2
                     if size >= 0x80:
-                        size, begin = read_minimal_varint(content, body + 1, end)
-                    body = begin + size
-                    if not size or body > stop:
-                        raise DecodeError("name of an index entry is empty or cut off", offset=pos)
-                    name = content[begin:body]
-                add_name(name)
-                if owners is not None:
-                    owners.append(len(bounds) - 1)
-                if content[body] == 0x12:
-                    if owners is None:
-                        owners = list(range(len(encoded)))
-                    aliases = self._read_aliases(body, min(stop, end))
-                    encoded += aliases
-                    owners += [len(bounds) - 1] * len(aliases)
-                add_bound(stop)
-                pos = stop
+                        size, body = read_minimal_varint(content, pos + 1, end)
+                    stop = body + size
+                    name = b""
+                    if content[body] == 0x0A:
+                        size = content[body + 1]
+                        begin = body + 2
+                        if size >= 0x80:
+                            size, begin = read_minimal_varint(content, body + 1, end)
+                        body = begin + size
+                        if not size or body > stop:
+                            raise DecodeError("name of an index entry is empty or cut off", offset=pos)
+                        name = content[begin:body]
+                    add_name(name)
+                    add_stop(stop)
+                    pos = stop
+                    if content[body] == 0x12:
+                        self._read_aliases(body, min(stop, end), names, starts)
+                        if len(names) > _ROWS:
+                            break
+                bounds.extend(stops)
+                check_names(names)
+                # Half of a key is the name's hash, salted by the interpreter; the other half is where it stands.
+                hashes = np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
+                keys.frombytes((hashes & _HASH | np.array(starts, np.uint64)).tobytes())
         except IndexError:
             pos = end + 1
         if pos > end:
             raise TruncatedError("index entry is cut off", needed=pos, available=end, field="entries")
-        self._bounds = np.array(bounds, np.int64)
-        if len(bounds) > 1 and int(np.diff(self._bounds).min()) < _MIN_ENTRY_BYTES:
-            raise DecodeError("index entry without header and offsets", field="entries")
-        self.names = _names(encoded, owners)
+        self._bounds, self._keys = np.frombuffer(bounds, np.uint64), np.frombuffer(keys, np.uint64)
         return pos
 
-    def _read_aliases(self, pos: int, stop: int) -> list[bytes]:
-        aliases = []
-        while pos < stop and self._content[pos] == 0x12:
-            field = read_field(self._content, pos, stop)
-            if field.content == field.end:
-                raise DecodeError("empty alias in an index entry", offset=pos)
-            aliases.append(self._content[field.content : field.end])
-            pos = field.end
-        if len(aliases) > MAX_ALIASES:
-            raise LimitError(f"{len(aliases)} aliases", declared=len(aliases), limit=MAX_ALIASES, field="aliases")
-        return aliases
+    def _read_aliases(self, pos: int, stop: int, names: list[bytes], starts: list[int]) -> None:
+        content = self._content
+        count = 0
+        while pos < stop and content[pos] == 0x12:
+            size, begin = read_minimal_varint(content, pos + 1, stop)
+            if not size or begin + size > stop:
+                raise DecodeError("alias of an index entry is empty or cut off", offset=pos)
+            names.append(content[begin : begin + size])
+            starts.append(pos)
+            pos = begin + size
+            count += 1
+        if count > MAX_ALIASES:
+            raise LimitError(f"{count} aliases", declared=count, limit=MAX_ALIASES, field="aliases")
 
-    def _check_offsets(self, limit: int) -> None:
-        """Check the extents of all entries at once."""
+    def _check_names(self) -> None:
+        """Refuse names that occur twice."""
+        keys = self._keys
+        keys.sort()
+        for part in range(0, len(keys), _ROWS):
+            hashes = keys[part : part + _ROWS + 1] & _HASH
+            for at in np.flatnonzero(hashes[1:] == hashes[:-1]):
+                name = self._name_at(int(keys[part + at] & _PLACE))
+                if self._count(name) > 1:
+                    raise DecodeError(f"duplicate name {name.decode()!r} in the index", field="name")
+        if len(keys) > 1 and self._count(b""):
+            raise DecodeError("the empty name is reserved for a file's only tensor", field="name")
+
+    def _read_offsets(self, limit: int) -> Numbers:
+        """The extents of all entries, checked."""
         ends = self._bounds[1:]
         raw = np.frombuffer(self._content, np.uint8)
-        tails = np.empty((len(ends), _OFFSETS_BYTES), np.uint8)
-        for part in range(0, len(ends), _ROWS):  # the positions take 8 bytes for each byte looked at
-            rows = slice(part, part + _ROWS)
-            tails[rows] = raw[ends[rows, None] + np.arange(-_OFFSETS_BYTES, 0)]
-        if not ((tails[:, 0] == 0x29) & (tails[:, 9] == 0x31) & (tails[:, 18] == 0x39)).all():
-            raise DecodeError("index entry without its three offsets")
-        columns = [tails[:, at : at + 8].copy().view("<u8")[:, 0] for at in (1, 10, 19)]
-        record, data, size = columns
-        self.offsets = np.stack(columns, axis=1)
-        if not len(record):
-            return
+        offsets = np.empty((len(ends), 3), np.uint64)
         top = np.uint64(limit)
-        if not ((record < data) & (data <= top) & (size <= top - data) & (record >= len(MAGIC))).all():
-            raise DecodeError(f"an index entry points outside the records, [{len(MAGIC)}, {limit})")
-        if (data - record).max() > MAX_HEAD_BYTES:
+        for part in range(0, len(ends), _ROWS):
+            rows = slice(part, part + _ROWS)
+            bounds = self._bounds[part : part + _ROWS + 1]
+            if int((bounds[1:] - bounds[:-1]).min()) < _MIN_ENTRY_BYTES:
+                raise DecodeError("index entry without header and offsets", field="entries")
+            tails = raw[ends[rows, None].astype(np.int64) + np.arange(-_OFFSETS_BYTES, 0)]
+            if not ((tails[:, 0] == 0x29) & (tails[:, 9] == 0x31) & (tails[:, 18] == 0x39)).all():
+                raise DecodeError("index entry without its three offsets", field="entries")
+            for column, at in enumerate((1, 10, 19)):
+                offsets[rows, column] = tails[:, at : at + 8].copy().view("<u8")[:, 0]
+            record, data, size = offsets[rows].T
+            if not ((record < data) & (data <= top) & (size <= top - data) & (record >= len(MAGIC))).all():
+                raise DecodeError(f"an index entry points outside the records, [{len(MAGIC)}, {limit})")
             longest = int((data - record).max())
-            raise LimitError(
-                f"a record's payload begins {longest} bytes after it", declared=longest, limit=MAX_HEAD_BYTES
-            )
-        if ((data % RECORD_ALIGNMENT != 0) & (size != 0)).any():
-            raise DecodeError(f"a payload does not begin at a multiple of {RECORD_ALIGNMENT}", field="data_offset")
+            if longest > MAX_HEAD_BYTES:
+                raise LimitError(
+                    f"a record's payload begins {longest} bytes after it", declared=longest, limit=MAX_HEAD_BYTES
+                )
+            if ((data % RECORD_ALIGNMENT != 0) & (size != 0)).any():
+                raise DecodeError(f"a payload does not begin at a multiple of {RECORD_ALIGNMENT}", field="data_offset")
+        return offsets
 
     def _read_ending(self, pos: int) -> None:
         content = self._content
         end = len(content)
-        metadata_begin = pos
+        begin = pos
         last = 2
         base_offset = base_sum = 0
-        metadata_end = pos
+        metadata_end = begin
         while pos < end:
             field = read_field(content, pos, end)
             if field.number < last or (field.number == last != 2):
                 raise DecodeError(f"field {field.number} after field {last} of the index", offset=pos)
             last = field.number
-            if field.number == 2 and field.wire_type == LEN:
+            if last <= 4 and field.wire_type != (LEN if last == 2 else FIXED64):
+                raise DecodeError(f"field {last} of the index has wire type {field.wire_type}", offset=pos)
+            number = int.from_bytes(content[field.content : field.end], "little") if last in (3, 4) else 0
+            if last == 2:
+                if field.end - begin > MAX_FILE_METADATA_BYTES:
+                    declared = field.end - begin
+                    raise LimitError(
+                        f"{declared} bytes or more", declared=declared, limit=MAX_FILE_METADATA_BYTES, field="metadata"
+                    )
                 metadata_end = field.end
-            elif field.number in (3, 4):
-                if field.end - field.content != 8 or field.wire_type == LEN:
-                    raise DecodeError(f"field {field.number} has wire type {field.wire_type}", offset=pos)
-                number = int.from_bytes(content[field.content : field.end], "little")
-                if field.number == 3:
-                    base_offset = number
-                else:
-                    base_sum = number
+            elif last == 3:
+                base_offset = number
+            elif last == 4:
+                base_sum = number
             pos = field.end
-        self.metadata = decode_map(content[metadata_begin:metadata_end], MAX_FILE_METADATA_BYTES)
+        self._metadata = content[begin:metadata_end]
         if base_offset:
             self.base = (base_offset, base_sum)
         elif base_sum:
             raise DecodeError("a base index's sum without its offset", field="base_index_xxh3_64")
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def metadata(self) -> dict[str, Value]:
+        """The file metadata that this index states."""
+        return decode_map(self._metadata, MAX_FILE_METADATA_BYTES)
+
+    def find(self, name: bytes) -> int | None:
+        """The ordinal of the entry with that name."""
+        for place in self._places(name):
+            return int(np.searchsorted(self._bounds, place, "right")) - 1
+        return None
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """Every name with the ordinal of its entry, in writing order."""
+        places = self._keys & _PLACE
+        places.sort()
+        for part in range(0, len(places), _ROWS):
+            rows = places[part : part + _ROWS]
+            owners = np.searchsorted(self._bounds, rows, "right") - 1
+            for place, owner in zip(rows.tolist(), owners.tolist(), strict=True):
+                yield self._name_at(place).decode(), owner
+
+    def _places(self, name: bytes) -> Iterator[np.uint64]:
+        """Where that name stands."""
+        hashed = np.uint64(hash(name) & int(_HASH))
+        at = int(np.searchsorted(self._keys, hashed))
+        while at < len(self._keys) and self._keys[at] & _HASH == hashed:
+            place = self._keys[at] & _PLACE
+            if self._name_at(int(place)) == name:
+                yield place
+            at += 1
+
+    def _count(self, name: bytes) -> int:
+        return sum(1 for _ in self._places(name))
+
+    def _name_at(self, place: int) -> bytes:
+        """The name in the entry, or in the alias, that begins there."""
+        content = self._content
+        end = len(content)
+        if content[place] == 0x0A:
+            place = read_minimal_varint(content, place + 1, end)[1]
+            if content[place] != 0x0A:
+                return b""
+        size, begin = read_minimal_varint(content, place + 1, end)
+        return content[begin : begin + size]
+
+    def line(self, ordinal: int) -> bytes:
+        """The entry of that ordinal as it stands in the index."""
+        return self._content[int(self._bounds[ordinal]) : int(self._bounds[ordinal + 1])]
 
     def entry(self, ordinal: int) -> Entry:
         """The line of that ordinal.
@@ -277,41 +375,13 @@ class Index:
             last = field.number
             if last == 4:
                 break
-            if field.end - names_begin > MAX_RECORD_BYTES:
-                raise LimitError(
-                    "names and metadata of an index entry",
-                    declared=field.end - names_begin,
-                    limit=MAX_RECORD_BYTES,
-                    offset=pos,
-                )
+            if field.end - names_begin > MAX_NAMES_BYTES:
+                raise names_too_large(field.end - names_begin, pos)
             pos = field.end
         if last != 4 or field.end != offsets_begin:
             raise DecodeError("an index entry must end with header and offsets", offset=pos)
         record, data, size = map(int, self.offsets[ordinal])
         return Entry(content[names_begin:pos], content[field.content : field.end], record, data, size)
-
-
-def _names(encoded: list[bytes], owners: list[int] | None) -> dict[str, int]:
-    """The names as text, each with its entry's ordinal; all of them are checked in one go."""
-    if not encoded:
-        return {}
-    joined = b"\0".join(encoded)
-    try:
-        names = joined.decode().split("\0")
-    except UnicodeDecodeError:
-        names = []
-    if len(names) != len(encoded) or max(map(len, encoded)) > 4096:
-        names = [decode_name(name) for name in encoded]
-    found = dict(zip(names, owners if owners is not None else range(len(names)), strict=True))
-    if len(found) != len(names):
-        seen: set[str] = set()
-        for name in names:
-            if name in seen:
-                raise DecodeError(f"duplicate name {name!r} in the index", field="name")
-            seen.add(name)
-    if len(names) > 1 and "" in found:
-        raise DecodeError("the empty name is reserved for a file's only tensor", field="name")
-    return found
 
 
 def check_index(region: Buffer, index_offset: int, index_sum: int) -> bytes:
@@ -328,4 +398,6 @@ def check_index(region: Buffer, index_offset: int, index_sum: int) -> bytes:
     size, pos = read_minimal_varint(region, 1, end)
     if pos + size != end:
         raise DecodeError(f"index of {size} bytes does not end at its trailer", offset=index_offset)
+    if size > MAX_MESSAGE_BYTES:
+        raise LimitError(f"index of {size} bytes", declared=size, limit=MAX_MESSAGE_BYTES, offset=index_offset)
     return bytes(region[pos:end])

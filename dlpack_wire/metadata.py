@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,23 @@ def decode_name(encoded: bytes) -> str:
         return encoded.decode()
     except UnicodeDecodeError as error:
         raise DecodeError(f"{encoded[:64]!r} is not UTF-8: {error.reason}", field="name") from None
+
+
+def check_names(encoded: Sequence[bytes]) -> None:
+    """As `decode_name` for many names at once.
+
+    Raises:
+        DecodeError: One of them is too long, not UTF-8, or contains NUL.
+    """
+    joined = b"\0".join(encoded)
+    try:
+        joined.decode()
+        good = joined.count(0) == len(encoded) - 1 and max(map(len, encoded)) <= MAX_NAME_BYTES
+    except UnicodeDecodeError:
+        good = False
+    if not good:
+        for name in encoded:
+            decode_name(name)
 
 
 def _refuse_name(encoded: bytes, error: type[WireError]) -> None:

@@ -14,7 +14,7 @@ from . import header as headers
 from .checksum import check_sum, xxh3
 from .errors import DecodeError, EncodeError, LimitError, TruncatedError
 from .header import Header
-from .metadata import MAX_ALIASES, MAX_RECORD_BYTES, Metadata, encode_map, encode_name
+from .metadata import MAX_ALIASES, MAX_RECORD_BYTES, Metadata, decode_name, encode_map, encode_name
 from .wire import FIXED64, LEN, Buffer, length_delimited, read_field, read_minimal_varint, varint, varint_size
 
 RECORD_TAG = b"\x12"
@@ -24,6 +24,9 @@ RECORD_ALIGNMENT = 64
 MAX_ALIGNMENT = 4096
 MAX_HEAD_BYTES = MAX_RECORD_BYTES + headers.MAX_HEADER_BYTES + headers.MAX_PADDING_BYTES + 64
 """Most bytes from a record's tag to its payload: the sum of its parts' caps, and the tags and lengths around them."""
+
+MAX_NAMES_BYTES = MAX_RECORD_BYTES - 9
+"""Most bytes of a record's names and metadata: its cap without the header sum's field."""
 
 _SUM_TAG = b"\x71"
 _TENSOR_TAG = b"\x7a"
@@ -51,13 +54,40 @@ def names_block(
         names.add(alias)
         block += length_delimited(2, encode_name(alias))
     try:
-        block += encode_map(3, metadata, MAX_RECORD_BYTES)
+        block += encode_map(3, metadata, MAX_NAMES_BYTES)
     except EncodeError as error:
         raise error.at(tensor=name) from None
-    # The sum's field and the tensor's tag and length count too.
-    if len(block) + 32 > MAX_RECORD_BYTES:
-        raise EncodeError(f"names and metadata take {len(block)} bytes; at most {MAX_RECORD_BYTES - 32} are allowed")
+    if len(block) > MAX_NAMES_BYTES:
+        raise EncodeError(
+            f"names and metadata take {len(block)} bytes; at most {MAX_NAMES_BYTES} are allowed", tensor=name
+        )
     return block
+
+
+def split_names(block: Buffer) -> tuple[list[str], bytes]:
+    """The names in a block made by `names_block`, and its metadata's bytes.
+
+    Raises:
+        DecodeError: A name breaks a rule, or is there twice.
+    """
+    names: list[str] = []
+    pos, end = 0, len(block)
+    while pos < end:
+        field = read_field(block, pos, end)
+        if field.number == 3:
+            break
+        if field.content == field.end:
+            raise DecodeError("an empty name must be left out", field="name", offset=pos)
+        if field.number == 2 and not names:
+            names.append("")
+        names.append(decode_name(bytes(block[field.content : field.end])))
+        pos = field.end
+    names = names or [""]
+    if len(names) > MAX_ALIASES + 1:
+        raise LimitError(f"{len(names) - 1} aliases", declared=len(names) - 1, limit=MAX_ALIASES, field="aliases")
+    if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
+        raise DecodeError(f"duplicate or empty names: {names}", field="name")
+    return names, bytes(block[pos:])
 
 
 class Plan(NamedTuple):
@@ -119,6 +149,16 @@ def prefix(plan: Plan, names: bytes, payload_sum: int) -> bytes:
     start = plan.head + names + _SUM_TAG
     header_sum = xxh3(start + _ZEROS + end)
     return start + header_sum.to_bytes(8, "little") + end
+
+
+def names_too_large(size: int, offset: int) -> LimitError:
+    """The error for names and metadata over their cap."""
+    return LimitError(
+        f"names and metadata take {size} bytes or more; at most {MAX_NAMES_BYTES} are allowed",
+        declared=size,
+        limit=MAX_NAMES_BYTES,
+        offset=offset,
+    )
 
 
 class RecordHead(NamedTuple):
@@ -184,10 +224,10 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
                 raise DecodeError(f"field 14 has wire type {field.wire_type}", offset=origin + pos)
             sum_begin = content
         pos = field.end
-        if pos - begin > MAX_RECORD_BYTES:
+        if pos - names_begin > MAX_RECORD_BYTES:
             raise LimitError(
-                f"record of {pos - begin} bytes or more without its tensor",
-                declared=pos - begin,
+                f"record of {pos - names_begin} bytes or more without its tensor",
+                declared=pos - names_begin,
                 limit=MAX_RECORD_BYTES,
                 offset=origin + begin,
             )

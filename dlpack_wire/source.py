@@ -43,7 +43,7 @@ class Source:
         """
         if layout not in ("keep", "compact"):
             raise EncodeError(f"must be 'keep' or 'compact', not {layout!r}", field="layout")
-        self._borrowed = _borrow_tensor(x) if type(x) is Tensor else borrow(x)
+        self._borrowed = _borrow_tensor(x) if isinstance(x, Tensor) else borrow(x)
         # Exactly one of the two is set: payload bytes that lie contiguous in memory, or elements to gather.
         self._flat: np.ndarray[Any, Any] | None = None
         self._gather: np.ndarray[Any, Any] | None = None

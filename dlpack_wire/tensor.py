@@ -266,7 +266,7 @@ def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, 
     Args:
         header: What the bytes are.
         checksum: The recorded checksum, if the header does not have it.
-        buffer: Bytes, or an array of them that holds its memory's export. Not modified.
+        buffer: Bytes, or anything that exports them. Not modified.
         begin: Where the payload starts.
         copy: True: into new memory always; None: where byte order or alignment demand it; False: never.
 
@@ -276,6 +276,9 @@ def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, 
     size = header.payload_bytes
     if size == 0:
         return Tensor(header, _view(header, empty_aligned(0), 0), checksum)
+    if type(buffer) is memoryview:
+        # np.ndarray would look through it and drop the export: the memory could be resized away under the tensor.
+        buffer = np.frombuffer(buffer, np.uint8)
     dtype = header.dtype
     swap = is_foreign(header)
     if not swap and not copy:

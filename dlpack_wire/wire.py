@@ -44,7 +44,7 @@ def length_delimited(number: int, content: bytes) -> bytes:
 
 
 def read_varint(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
-    """A varint of at most 64 bits, minimal or not, and the position after it."""
+    """A varint, minimal or not, and the position after it; bits above 64 are dropped, as by every parser."""
     value = shift = 0
     while True:
         if pos >= end:
@@ -57,9 +57,7 @@ def read_varint(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise DecodeError("varint of more than 10 bytes", offset=pos)
-    if value >= 1 << 64:
-        raise DecodeError("varint of more than 64 bits", offset=pos)
-    return value, pos
+    return value & 0xFFFFFFFFFFFFFFFF, pos
 
 
 def read_minimal_varint(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
@@ -67,6 +65,8 @@ def read_minimal_varint(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
     value, after = read_varint(buffer, pos, end)
     if after - pos > 1 and buffer[after - 1] == 0:
         raise DecodeError("varint longer than it needs to be", offset=pos)
+    if after - pos == 10 and buffer[after - 1] > 1:
+        raise DecodeError("tag or length of more than 64 bits", offset=pos)
     return value, after
 
 

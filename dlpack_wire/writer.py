@@ -2,141 +2,51 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
-from .checksum import PASS_BYTES, Running, xxh3
+from .checksum import xxh3
+from .codec import source_of
 from .errors import EncodeError, WireError
 from .header import Header
 from .index import MAGIC, entry_bytes, index_bytes
 from .metadata import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map
-from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, Plan, names_block, plan, prefix
+from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, Plan, names_block, plan, prefix, split_names
+from .remote import Upload, is_url
+from .replacement import Replacement
+from .sink import FileSink, Payload, Sink, StreamSink
 from .source import Layout, Source, plain_array
 
 SMALL_BYTES = 256 * 1024
 """Payloads up to this size are gathered into a buffer, so that many small ones cost few system calls."""
 
-_BUFFER_BYTES = 4 << 20
-_BUFFER_PARTS = 1000  # the kernel takes 1024 parts at once
+
+class Place(Protocol):
+    """What is written to, until it is published or discarded."""
+
+    def publish(self) -> None:
+        """Put what was written in its place."""
+
+    def discard(self) -> None:
+        """Drop what was written."""
 
 
-class Sink(Protocol):
-    """Where a file's bytes go, in order."""
-
-    position: int
-
-    def append(self, *parts: Any) -> None:
-        """Append small parts."""
-
-    def append_record(self, record: Plan, names: bytes, source: Source) -> int:
-        """Append a record with its payload; return the payload's sum."""
-
-
-class StreamSink:
-    """Anything with `write`. A sum stands before what it covers, so payloads are hashed first: two passes."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.position = 0
-
-    def append(self, *parts: Any) -> None:
-        self._write(b"".join(parts))
-
-    def append_record(self, record: Plan, names: bytes, source: Source) -> int:
-        payload_sum = source.checksum()
-        self._write(prefix(record, names, payload_sum))
-        for piece in source.pieces(PASS_BYTES * 16):
-            self._write(piece)
-        return payload_sum
-
-    def _write(self, content: Any) -> None:
-        view = memoryview(content)
-        while len(view):
-            count = self._stream.write(view)
-            if count is None:  # what many file-like objects answer when they took everything
-                count = len(view)
-            if count <= 0:
-                raise OSError(f"write() of {type(self._stream).__name__} took {count} of {len(view)} bytes")
-            self.position += count
-            view = view[count:]
-
-
-class FileSink:
-    """A file of our own. Hashes and writes in turn while a piece is in the cache, then writes the prefix before it."""
-
-    def __init__(self, fd: int, position: int = 0) -> None:
-        self._fd = fd
-        self.position = position
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
-
-    def append(self, *parts: Any) -> None:
-        joined = b"".join(parts)
-        self._pending.append(joined)
-        self._pending_bytes += len(joined)
-        self.position += len(joined)
-        if self._pending_bytes > _BUFFER_BYTES or len(self._pending) >= _BUFFER_PARTS:
-            self.flush()
-
-    def append_record(self, record: Plan, names: bytes, source: Source) -> int:
-        self.flush()
-        running = Running()
-        at = self.position + record.prefix_bytes
-        for piece in source.pieces(PASS_BYTES * 4):
-            running.update(piece)
-            self._write_at(at, piece)
-            at += len(piece)
-        payload_sum = running.intdigest()
-        self._write_at(self.position, memoryview(prefix(record, names, payload_sum)))
-        self.position += record.record_bytes
-        return payload_sum
-
-    def flush(self) -> None:
-        """Hand buffered bytes to the operating system."""
-        if not self._pending:
-            return
-        begin = self.position - self._pending_bytes
-        count = os.pwritev(self._fd, self._pending, begin)
-        if count < self._pending_bytes:  # a disk that fills up: go on until the error comes, or it all fits
-            self._write_at(begin + count, memoryview(b"".join(self._pending))[count:])
-        self._pending.clear()
-        self._pending_bytes = 0
-
-    def _write_at(self, position: int, content: memoryview) -> None:
-        # One call writes at most about 2 GiB, and less on a disk that fills up.
-        while len(content):
-            count = os.pwrite(self._fd, content, position)
-            position += count
-            content = content[count:]
-
-
-class FileWriter:
-    """A tensor file being written: `f["w"] = x`, or `write` with more to say.
-
-    Nothing is published before `close`; an exception inside the `with` block publishes nothing. One tensor is held at a
-    time, so the file may be larger than memory. The header of every tensor needs its checksum, so large payloads
-    are hashed while they are written.
+class RecordWriter:
+    """What all writers of tensor files have in common: `f["w"] = x`, or `write` with more to say.
 
     Attributes:
         metadata: User metadata of the file; may be changed until `close`.
     """
 
-    def __init__(
-        self, target: Any, *, metadata: Metadata | None = None, durable: bool = True, alignment: int = RECORD_ALIGNMENT
-    ) -> None:
-        """Begin a file.
+    def __init__(self, metadata: Metadata | None, alignment: int) -> None:
+        """Begin with no records.
 
         Args:
-            target: A path, replaced atomically on `close`, or an object with `write`, written as it comes.
             metadata: User metadata of the file.
-            durable: Wait on `close` until file and name are on disk.
             alignment: Every payload starts at a multiple of this: a power of two from 64 to 4096.
         """
         if alignment < RECORD_ALIGNMENT or alignment > MAX_ALIGNMENT or alignment & (alignment - 1):
@@ -147,20 +57,9 @@ class FileWriter:
         self.metadata: dict[str, Value] = dict(metadata or {})
         self._alignment = alignment
         self._lines: list[bytes] = []
-        self._names: set[str] = set()
-        self._place: Replacement | None = None
         self._closed = False
+        self._process = os.getpid()
         self._sink: Sink
-        if hasattr(target, "write"):
-            self._sink = StreamSink(target)
-        else:
-            self._place = Replacement(target, durable)
-            self._sink = FileSink(self._place.fd)
-        try:
-            self._sink.append(MAGIC)
-        except BaseException:
-            self.abort()
-            raise
 
     def __setitem__(self, name: str, x: Any) -> None:
         self.write(name, x)
@@ -185,42 +84,61 @@ class FileWriter:
 
         Raises:
             EncodeError: A name is taken or breaks a rule, or `x` has no place in a file. The file stays usable.
-            OSError: Writing failed. The file will not be published.
+            OSError: Writing failed. What was not published yet never will be.
         """
         if self._closed:
             raise ValueError("the file is closed")
-        names = names_block(name, aliases, metadata, allow_empty=not self._lines)
-        for claimed in (name, *aliases):
-            if claimed in self._names:
-                raise EncodeError(f"duplicate name {claimed!r}", field="name")
-        if "" in self._names:
-            raise EncodeError("a file with a tensor of the empty name holds no other", tensor=name, field="name")
-        if not name and aliases:
-            raise EncodeError("a tensor of the empty name has no aliases", field="aliases")
+        names = names_block(name, aliases, metadata, allow_empty=True)
+        self._check_names(name, aliases)
+        begin = self._sink.position
         try:
             plain = plain_array(x) if type(x) is np.ndarray else None
             if plain is not None and plain[0].payload_bytes <= SMALL_BYTES:
                 self._append_small(names, *plain)
             else:
-                with Source(x, layout) as source:
-                    self._append(names, source)
-        except WireError as error:
-            raise error.at(tensor=name) from error.__cause__
-        except OSError:
+                with source_of(x, layout) as source:
+                    self._append(names, source.header, source, source.buffer())
+        except BaseException as error:
+            # After a failed write, or with half a record on a stream, nothing more can come.
+            if isinstance(error, OSError) or self._sink.position != begin:
+                self.abort()
+            if isinstance(error, WireError):
+                raise error.at(tensor=name) from error.__cause__
+            raise
+        self._claim(name, aliases)
+
+    def _check_names(self, name: str, aliases: Sequence[str]) -> None:
+        """Refuse names that this file cannot take."""
+        raise NotImplementedError
+
+    def _claim(self, name: str, aliases: Sequence[str]) -> None:
+        """Note the names of a record that has been written."""
+        raise NotImplementedError
+
+    def copy(self, names: bytes, header: Header, payload: memoryview) -> None:
+        """Append the payload of another file as it lies there.
+
+        Args:
+            names: Names and metadata, as `names_block` makes them.
+            header: The payload's header with its checksum, which has been checked.
+            payload: The payload.
+        """
+        claimed = split_names(names)[0]
+        self._check_names(claimed[0], claimed[1:])
+        try:
+            self._append(names, header._replace(checksum=None), Copied(header, payload), payload)
+        except BaseException:
             self.abort()
             raise
-        self._names.add(name)
-        self._names.update(aliases)
+        self._claim(claimed[0], claimed[1:])
 
-    def _append(self, names: bytes, source: Source) -> None:
-        header = source.header
-        payload = source.buffer()
-        if payload is not None and header.payload_bytes <= SMALL_BYTES:
-            self._append_small(names, header, payload)
+    def _append(self, names: bytes, header: Header, payload: Payload, flat: memoryview | None) -> None:
+        if flat is not None and header.payload_bytes <= SMALL_BYTES:
+            self._append_small(names, header, flat)
         else:
             begin = self._sink.position
             record = plan(header, len(names), begin % self._alignment, self._alignment)
-            payload_sum = self._sink.append_record(record, names, source)
+            payload_sum = self._sink.append_record(record, names, payload)
             self._note(names, header, begin, record, payload_sum)
 
     def _append_small(self, names: bytes, header: Header, payload: Any) -> None:
@@ -234,6 +152,80 @@ class FileWriter:
         self._lines.append(entry_bytes(names, header, payload_sum, begin, begin + record.prefix_bytes))
 
     def close(self) -> None:
+        """Publish what was written.
+
+        Raises:
+            OSError: It could not be written; what was there before stays.
+        """
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Drop what was not published."""
+        raise NotImplementedError
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        # A forked child has a copy of this object, but the file is its parent's.
+        if not getattr(self, "_closed", True) and self._process == os.getpid():
+            self.abort()
+
+
+class FileWriter(RecordWriter):
+    """A new tensor file being written: `f["w"] = x`, or `write` with more to say.
+
+    Nothing is published before `close`; an exception inside the `with` block publishes nothing. One tensor is held at a
+    time, so the file may be larger than memory. The header of every tensor needs its checksum, so large payloads
+    are hashed while they are written.
+
+    Attributes:
+        metadata: User metadata of the file; may be changed until `close`.
+    """
+
+    def __init__(
+        self, target: Any, *, metadata: Metadata | None = None, durable: bool = True, alignment: int = RECORD_ALIGNMENT
+    ) -> None:
+        """Begin a file.
+
+        Args:
+            target: A path or URL, replaced atomically on `close`, or an object with `write`, written as it comes.
+            metadata: User metadata of the file.
+            durable: Wait on `close` until file and name are on disk.
+            alignment: Every payload starts at a multiple of this: a power of two from 64 to 4096.
+        """
+        super().__init__(metadata, alignment)
+        self._names: set[str] = set()
+        self._place: Place | None = None
+        if hasattr(target, "write"):
+            self._sink = StreamSink(target)
+        elif is_url(target):
+            self._place = upload = Upload(target)
+            self._sink = StreamSink(upload.stream)
+        else:
+            self._place = place = Replacement(target, durable)
+            self._sink = StreamSink(RawFile(place.fd)) if place.in_place else FileSink(place.fd)
+        try:
+            self._sink.append(MAGIC)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _check_names(self, name: str, aliases: Sequence[str]) -> None:
+        if not self._names.isdisjoint((name, *aliases)):
+            taken = next(n for n in (name, *aliases) if n in self._names)
+            raise EncodeError(f"duplicate name {taken!r}", field="name")
+        if "" in self._names or (not name and (self._names or aliases)):
+            raise EncodeError("the empty name is reserved for a file's only tensor", tensor=name, field="name")
+
+    def _claim(self, name: str, aliases: Sequence[str]) -> None:
+        self._names.add(name)
+        self._names.update(aliases)
+
+    def close(self) -> None:
         """Write the index, and publish the file.
 
         Raises:
@@ -244,8 +236,7 @@ class FileWriter:
         try:
             metadata = encode_map(2, self.metadata, MAX_FILE_METADATA_BYTES)
             self._sink.append(*index_bytes(self._lines, metadata, self._sink.position))
-            if isinstance(self._sink, FileSink):
-                self._sink.flush()
+            self._sink.flush()
             if self._place is not None:
                 self._place.publish()
         except BaseException:
@@ -262,91 +253,31 @@ class FileWriter:
     def __enter__(self) -> FileWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            self.abort()
+class RawFile:
+    """A descriptor with a `write`, as streams have it."""
 
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
-class Replacement:
-    """A temporary file that takes the place of another one, or leaves no trace.
-
-    It stands beside its target, is locked for as long as its writer lives, and is renamed over it. Temporaries
-    of writers that died are removed by the next writer of the same target.
-    """
-
-    def __init__(self, path: Any, durable: bool = True) -> None:
-        target = os.path.realpath(os.fsdecode(path))
-        self._target = target
-        self._durable = durable
-        self._folder, name = os.path.split(target)
-        # The name of a temporary must fit where the target's own name may already be as long as is allowed.
-        self._stem = f".{name[:100]}."
-        self._mode: int | None = None
-        with contextlib.suppress(FileNotFoundError):
-            self._mode = os.stat(target).st_mode & 0o7777
-        self._remove_dead()
-        self._path = os.path.join(self._folder, f"{self._stem}{secrets.token_hex(8)}{_SUFFIX}")
-        self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            with contextlib.suppress(OSError):  # some network disks have no locks; then nothing is ever cleaned up
-                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._mode is not None:
-                os.fchmod(self.fd, self._mode)
-        except BaseException:
-            self.discard()
-            raise
-
-    def _remove_dead(self) -> None:
-        try:
-            names = [n for n in os.listdir(self._folder) if n.startswith(self._stem) and n.endswith(_SUFFIX)]
-        except OSError:
-            return
-        for name in names:
-            path = os.path.join(self._folder, name)
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except OSError:
-                continue
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(path)
-            except OSError:
-                pass  # its writer lives, or another one was quicker
-            finally:
-                os.close(fd)
-
-    def publish(self) -> None:
-        """Put the temporary in the target's place."""
-        if self._durable:
-            os.fsync(self.fd)
-        os.rename(self._path, self._target)
-        fd, self.fd = self.fd, -1
-        os.close(fd)
-        if self._durable:
-            sync_folder(self._folder)
-
-    def discard(self) -> None:
-        """Remove the temporary."""
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-            os.close(fd)
+    def write(self, content: memoryview) -> int:
+        """Write some of the bytes; return how many."""
+        return os.write(self._fd, content)
 
 
-_SUFFIX = ".dlpw-tmp"
+class Copied:
+    """A payload of another file, whose sum is known."""
 
+    def __init__(self, header: Header, payload: memoryview) -> None:
+        self._header = header
+        self._payload = payload
 
-def sync_folder(path: str) -> None:
-    """Wait until a folder's entries are on disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    def pieces(self, size: int) -> Iterator[memoryview]:
+        """It in order, in pieces of at most `size` bytes."""
+        for begin in range(0, len(self._payload), size):
+            yield self._payload[begin : begin + size]
+
+    def checksum(self) -> int:
+        """XXH3-64 of it."""
+        assert self._header.checksum is not None
+        return self._header.checksum

@@ -157,6 +157,11 @@ def test_byte_strides_that_are_no_whole_elements_are_packed() -> None:
     a = np.zeros(5, np.dtype([("a", "u1"), ("b", "<f4")]))["b"]
     a[:] = range(5)
     check_same(dw.decode(dw.encode(a)), a)
+    room = any_bits(np.dtype("u1"), (40,))
+    a = np.ndarray((2, 3), "f4", room, 0, (5, 11))
+    t = dw.decode(dw.encode(a))
+    check_same(t, a)
+    assert t.header.strides is None
 
 
 def test_a_broadcast_matrix_keeps_all_its_rows() -> None:

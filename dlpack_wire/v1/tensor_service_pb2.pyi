@@ -179,7 +179,7 @@ class FetchResponse(_message.Message):
     def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., records: _Optional[_Iterable[_Union[_tensor_file_pb2.TensorRecord, _Mapping]]] = ..., complete: bool = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ...) -> None: ...
 
 class PutStart(_message.Message):
-    __slots__ = ("name", "upload_id", "if_generation", "metadata", "record_count", "payload_bytes", "resume")
+    __slots__ = ("name", "upload_id", "if_generation", "metadata", "record_count", "payload_bytes", "resume", "discard")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +194,7 @@ class PutStart(_message.Message):
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    DISCARD_FIELD_NUMBER: _ClassVar[int]
     name: str
     upload_id: bytes
     if_generation: int
@@ -201,7 +202,8 @@ class PutStart(_message.Message):
     record_count: int
     payload_bytes: int
     resume: bool
-    def __init__(self, name: _Optional[str] = ..., upload_id: _Optional[bytes] = ..., if_generation: _Optional[int] = ..., metadata: _Optional[_Mapping[str, _tensor_file_pb2.MetadataValue]] = ..., record_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., resume: bool = ...) -> None: ...
+    discard: bool
+    def __init__(self, name: _Optional[str] = ..., upload_id: _Optional[bytes] = ..., if_generation: _Optional[int] = ..., metadata: _Optional[_Mapping[str, _tensor_file_pb2.MetadataValue]] = ..., record_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., resume: bool = ..., discard: bool = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("start", "records", "finish", "chunk")

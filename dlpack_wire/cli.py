@@ -1,0 +1,353 @@
+"""The command line: `dlpack-wire info|ls|verify|serve|put|get|rm`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import __version__, audit, file
+from .dtype import ByteOrder
+from .errors import DecodeError, NotFoundError, RemoteError, WireError
+from .header import Header
+from .layout import row_major
+from .metadata import Value
+from .terminal import print_facts, print_table, printable, progress
+from .walk import walk
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .reader import FileReader
+
+OK, BAD_DATA, USAGE, NOT_FOUND, REMOTE, SYSTEM = range(6)
+
+EXIT_CODES = """\
+exit codes:
+  0  done
+  1  the data is damaged or cannot be stored; verify: there are problems
+  2  the command line makes no sense, or needs an extra that is not installed
+  3  no such file, object or tensor
+  4  the server refused, or cannot be reached
+  5  the operating system refused: permission, disk full, ...
+"""
+
+TOKEN = "DLPACK_WIRE_TOKEN"
+
+ADDRESSES = f"""\
+An ADDRESS is host:port, unix:/path, or grpcs://host:port for TLS. The token for
+it is taken from the environment variable {TOKEN}.
+"""
+
+_ADDRESS = re.compile(r"unix:.+|grpcs?://.+|(\[[0-9A-Fa-f:.%]+\]|[\w.-]+):\d+")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if given[:1] == ["serve"]:
+            return _serve(given[1:])
+        options = _parser().parse_args(given)
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (WireError, OSError, MissingExtraError) as error:
+        return _fail(error)
+
+
+class MissingExtraError(Exception):
+    """What the command needs is not installed."""
+
+
+def _with_extra(extra: str, module: str) -> Any:
+    """A module that needs an extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(f"this needs an extra: pip install 'dlpack-wire[{extra}]' ({error})") from error
+
+
+def _fail(error: Exception) -> int:
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        said = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    else:
+        said = str(error)
+    print(f"dlpack-wire: {printable(said)}", file=sys.stderr)
+    for kinds, code in _CODES:
+        if isinstance(error, kinds):
+            return code
+    return SYSTEM
+
+
+_CODES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
+    (MissingExtraError, USAGE),
+    ((NotFoundError, FileNotFoundError), NOT_FOUND),
+    (RemoteError, REMOTE),
+    (WireError, BAD_DATA),
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "dlpack-wire",
+        description="Tensor files, and tensors on a server.",
+        epilog=f"{ADDRESSES}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], text: str, *positionals: tuple[str, str]) -> None:
+        command = commands.add_parser(name, help=text, description=text)
+        for positional, meaning in positionals:
+            optional = positional.endswith("?")
+            command.add_argument(
+                positional.strip("?"),
+                metavar=positional.strip("?").upper(),
+                nargs="?" if optional else None,
+                help=meaning,
+            )
+        command.add_argument("--json", action="store_true", help="print JSON, for programs")
+        command.set_defaults(run=run, usage_error=command.error)
+
+    tensor_file = ("file", "a tensor file (.dlpw)")
+    address = ("address", "the server")
+    name = ("name", "name of the object on the server")
+    add("info", _info, "Describe a tensor file: sizes, generations, metadata.", tensor_file)
+    add(
+        "ls",
+        _ls,
+        "List the tensors of a file, the objects on a server, or the tensors of one object.",
+        ("where", "a tensor file, or a server"),
+        ("name?", "an object on that server"),
+    )
+    add("verify", _verify, "Check every byte of a tensor file and list all problems.", tensor_file)
+    commands.add_parser("serve", help="Run a server; see `dlpack-wire serve --help`.")
+    add("put", _put, "Put a tensor file's contents on a server.", address, name, tensor_file)
+    add("get", _get, "Get an object from a server into a tensor file.", address, name, ("file", "the file to write"))
+    add("rm", _rm, "Remove an object from a server.", address, name)
+    return parser
+
+
+def _serve(arguments: list[str]) -> int:
+    # By name: the library never imports the server, which has flags, help and messages of its own.
+    return int(_with_extra("server", "dlpack_wire_server.app").main(arguments))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _info(options: argparse.Namespace) -> int:
+    with file.open(options.file) as f:
+        stored = list(_stored(f))
+        facts: dict[str, Any] = {
+            "file": options.file,
+            "file_bytes": os.path.getsize(options.file),
+            "payload_bytes": sum(header.payload_bytes for _, header, _ in stored),
+            "tensors": len(stored),
+            "names": len(f),
+            "generations": len(walk(f.source).ends),
+            "torn_bytes": f.torn_bytes,
+        }
+        metadata = f.metadata
+    if options.json:
+        _print_json({**facts, "metadata": _json_metadata(metadata)})
+    else:
+        print_facts(facts)
+        if metadata:
+            print("\nmetadata")
+            print_facts({f"  {key}": value for key, value in metadata.items()})
+    return OK
+
+
+def _stored(f: FileReader) -> Iterator[tuple[list[str], Header, int]]:
+    """(names, header, position of the payload) of every tensor, in the order of writing."""
+    seen: set[int] = set()
+    for name in f:
+        located = f.locate(name)
+        if located.entry.record_offset not in seen:
+            seen.add(located.entry.record_offset)
+            yield f.names_of(name), located.header, located.entry.data_offset
+
+
+def _ls(options: argparse.Namespace) -> int:
+    if os.path.exists(options.where) or not _ADDRESS.fullmatch(options.where):
+        if options.name is not None:
+            options.usage_error("NAME goes with a server's address, not with a file")
+        with file.open(options.where) as f:
+            _print_tensors(options, list(_stored(f)))
+        return OK
+    with _connect(options, options.where) as client:
+        if options.name is not None:
+            headers = client.stat(options.name).headers
+            _print_tensors(options, [([name], header, None) for name, header in headers.items()])
+            return OK
+        objects = list(client.list())
+    if options.json:
+        _print_json([{**o._asdict(), "metadata": _json_metadata(o.metadata)} for o in objects])
+    else:
+        print_table(
+            ("name", "tensors", "bytes", "generation", "put"),
+            [(o.name, o.tensor_count, o.payload_bytes, str(o.generation), _when(o.created_time_ns)) for o in objects],
+        )
+    return OK
+
+
+def _verify(options: argparse.Namespace) -> int:
+    problems: list[DecodeError] = []
+    count = 0
+    try:
+        with file.open(options.file) as f:
+            count = len(f)
+            problems.extend(audit.problems(f))
+    except DecodeError as error:
+        problems.append(error)
+    if options.json:
+        listed = [
+            {
+                "kind": type(p).__name__,
+                "problem": str(p.args[0]),
+                "tensor": p.tensor,
+                "field": p.field,
+                "offset": p.offset,
+            }
+            for p in problems
+        ]
+        _print_json({"file": options.file, "names": count, "problems": listed})
+    elif problems:
+        for problem in problems:
+            print(printable(str(problem)))
+    else:
+        print(f"{printable(options.file)}: {count} names, no problems")
+    return BAD_DATA if problems else OK
+
+
+# --- servers ----------------------------------------------------------------------------------------------------------
+
+
+def _connect(options: argparse.Namespace, address: str) -> Client:
+    client = _with_extra("grpc", "dlpack_wire.client")
+    try:
+        connected: Client = client.connect(address, token=os.environ.get(TOKEN))
+    except ValueError as error:
+        options.usage_error(str(error))
+        raise
+    return connected
+
+
+def _put(options: argparse.Namespace) -> int:
+    # Verified: the sums that travel are computed anew, and would vouch for damaged bytes.
+    with (
+        file.open(options.file, verify=True) as f,
+        _connect(options, options.address) as client,
+        progress("put") as report,
+    ):
+        x: Any = f[""] if list(f) == [""] else f
+        generation = client.put(options.name, x, metadata=f.metadata, progress=report)
+    return _report(options, "put", generation)
+
+
+def _get(options: argparse.Namespace) -> int:
+    with _connect(options, options.address) as client, progress("get") as report:
+        info = client.stat(options.name)
+        x = client.get(options.name, generation=info.generation, progress=report)
+    file.save(options.file, x, info.metadata)
+    return _report(options, "got", info.generation)
+
+
+def _rm(options: argparse.Namespace) -> int:
+    with _connect(options, options.address) as client:
+        generation = client.delete(options.name)
+    return _report(options, "removed", generation)
+
+
+def _report(options: argparse.Namespace, done: str, generation: int) -> int:
+    if options.json:
+        _print_json({"name": options.name, "generation": generation})
+    else:
+        print(f"{done} {printable(options.name)}, generation {generation}")
+    return OK
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+def _print_tensors(options: argparse.Namespace, tensors: Sequence[tuple[list[str], Header, int | None]]) -> None:
+    if options.json:
+        _print_json([_json_tensor(names, header, at) for names, header, at in tensors])
+        return
+    print_table(
+        ("name", "dtype", "shape", "bytes", "offset", "layout", "device"),
+        [
+            (
+                " = ".join(names) or "(no name)",
+                h.dtype.name,
+                str(list(h.shape)),
+                h.payload_bytes,
+                "" if at is None else at,
+                _layout(h),
+                str(h.device or ""),
+            )
+            for names, h, at in tensors
+        ],
+    )
+
+
+def _layout(header: Header) -> str:
+    if header.is_packed:
+        return "packed"
+    order = ", big-endian" if header.byte_order == ByteOrder.BIG else ""
+    if header.strides is None:
+        return f"row-major{order}"
+    if header.strides == row_major(header.shape[::-1])[::-1]:
+        return f"column-major{order}"
+    return f"strides {list(header.strides)}{order}"
+
+
+def _when(time_ns: int) -> str:
+    return datetime.datetime.fromtimestamp(time_ns // 10**9).isoformat(" ")
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def _json_tensor(names: list[str], header: Header, data_offset: int | None) -> dict[str, Any]:
+    return {
+        "names": names,
+        "dtype": header.dtype.name,
+        "shape": header.shape,
+        "strides": header.strides,
+        "payload_bytes": header.payload_bytes,
+        "data_offset": data_offset,
+        "byte_order": header.byte_order.name.lower(),
+        "device": header.device and header.device._asdict(),
+        "sub_byte_padded": header.padded,
+        "data_xxh3_64": None if header.checksum is None else f"{header.checksum:016x}",
+    }
+
+
+def _json_metadata(metadata: Mapping[str, Value]) -> dict[str, Any]:
+    """Metadata as JSON has it: bytes as hex digits, floats that JSON lacks as protobuf's JSON spells them."""
+    return {key: _json_value(value) for key, value in metadata.items()}
+
+
+def _json_value(value: Value) -> Value:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    return value

@@ -1,0 +1,212 @@
+"""The program: a server put together from its options, started, and brought to an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from .auth import Authorizer
+from .directory import DirectoryStore
+from .listen import UNIX, AddressError, check_free, claim_unix, is_private
+from .options import Options, parse
+from .service import SERVICE, Limits, TensorService
+from .store import MemoryStore, Store
+from .uploads import Uploads
+
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.so_reuseport", 0),  # two servers on one port would share its clients at random
+    ("grpc.http2.lookahead_bytes", 16 << 20),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.max_concurrent_streams", 2000),
+    # Clients ping after 30 s of silence; more often than every 10 s is too eager and ends the connection.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+
+_log = logging.getLogger(__name__)
+
+
+class StartError(Exception):
+    """The server cannot start as it is configured."""
+
+
+class Server:
+    """A server: start it, stop it.
+
+    Attributes:
+        addresses: Where it listens, with the real ports.
+        instance_id: 32 hex digits, new at each start.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._ending = contextlib.ExitStack()
+        self.addresses: list[str] = []
+        self.instance_id = secrets.token_hex(16)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            StartError: The options make no sense together, a file cannot be used, or an address cannot be had.
+        """
+        options = self._options
+        self._server = aio.server(options=CHANNEL_OPTIONS)
+        try:
+            retention_ns = int(options.upload_retention_s * 1e9)
+            authorizer = Authorizer(options.token_file)
+            credentials = _tls_credentials(options)
+            store = _open_store(options, retention_ns)
+            self._ending.callback(store.close)
+            self._uploads = Uploads(retention_ns)
+            limits = Limits(object_bytes=options.max_object_bytes)
+            service = TensorService(store, self._uploads, authorizer, self.instance_id, limits)
+            self._ending.callback(service.close)
+            self._add_services(service)
+            self.addresses = [self._listen(address, credentials) for address in options.listen]
+            await self._server.start()
+        except (AddressError, OSError, ValueError) as error:
+            await self._abandon()
+            raise StartError(str(error)) from None
+        except BaseException:
+            await self._abandon()
+            raise
+        for name in ("", SERVICE.full_name):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._expiry = asyncio.create_task(self._expire(options.upload_retention_s))
+
+    def _add_services(self, service: TensorService) -> None:
+        self._health = health.aio.HealthServicer()
+        self._server.add_generic_rpc_handlers((service.handlers(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    def _listen(self, address: str, credentials: grpc.ServerCredentials | None) -> str:
+        if address.startswith(UNIX):
+            path = address.removeprefix(UNIX)
+            self._ending.enter_context(claim_unix(path))
+            mask = os.umask(0o177)  # the socket is for its owner alone, from its first moment
+            try:
+                self._server.add_insecure_port(address)
+            finally:
+                os.umask(mask)
+            return address
+        if credentials is None and not self._options.insecure and not is_private(address):
+            raise AddressError(
+                f"{address} would be open to other machines in plain text: give --tls-cert and --tls-key, "
+                "or --insecure if that is meant"
+            )
+        check_free(address)
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, credentials)
+        except RuntimeError:
+            port = 0  # what older versions answer
+        if port == 0:
+            raise AddressError(f"cannot listen on {address}")
+        return f"{address.rpartition(':')[0]}:{port}"
+
+    async def _abandon(self) -> None:
+        await self._server.stop(None)
+        self._ending.close()
+
+    async def _expire(self, retention_s: float) -> None:
+        while True:
+            await asyncio.sleep(min(max(retention_s / 4, 0.05), 10))
+            self._uploads.expire()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, let those that are running go on for a while, then end."""
+        self._expiry.cancel()
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+        self._ending.close()
+
+
+def _open_store(options: Options, retention_ns: int) -> Store:
+    if options.dir is not None:
+        return DirectoryStore(options.dir, options.max_store_bytes, retention_ns)
+    return MemoryStore(options.max_store_bytes or _physical_memory() // 2, retention_ns)
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _tls_credentials(options: Options) -> grpc.ServerCredentials | None:
+    if options.tls_cert is None and options.tls_key is None and options.tls_client_ca is None:
+        return None
+    if options.tls_cert is None or options.tls_key is None:
+        raise StartError("TLS needs both --tls-cert and --tls-key")
+    authorities = _read(options.tls_client_ca) if options.tls_client_ca is not None else None
+    pair = (_read(options.tls_key), _read(options.tls_cert))
+    return grpc.ssl_server_credentials([pair], authorities, require_client_auth=authorities is not None)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def serve(options: Options, ready: Callable[[list[str]], None]) -> None:
+    """Serve until SIGTERM or SIGINT; a second one ends at once.
+
+    Args:
+        options: The configuration.
+        ready: Called once, with the addresses that are listened on.
+
+    Raises:
+        StartError: It cannot start.
+    """
+    asyncio.run(_serve(options, ready))
+
+
+async def _serve(options: Options, ready: Callable[[list[str]], None]) -> None:
+    server = Server(options)
+    await server.start()
+    asked = asyncio.Event()
+
+    def ask() -> None:
+        if asked.is_set():
+            os._exit(1)  # asked twice: nothing may hold it up any more
+        asked.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask)
+    ready(server.addresses)
+    await asked.wait()
+    _log.info("draining for up to %g s", options.grace_s)
+    await server.stop(options.grace_s)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line of the server."""
+    options = parse(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def ready(addresses: list[str]) -> None:
+        for address in addresses:
+            print(f"listening on {address}", flush=True)
+
+    try:
+        serve(options, ready)
+    except StartError as error:
+        print(f"dlpack-wire serve: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,164 @@
+"""Who may do what: one authorizer for every door."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .status import Refusal
+
+FAILURE_WINDOW_NS = 60 * 10**9
+MAX_FAILURES = 20
+"""A peer with this many failed attempts in the window is not listened to until the window has passed."""
+
+_MAX_PEERS = 4096
+_RELOAD_NS = 10**9
+
+
+class Caller(NamedTuple):
+    """Somebody who was let in.
+
+    Attributes:
+        owner: Whose uploads and limits these are.
+        read: Prefixes of the names that may be read.
+        write: Prefixes of the names that may be put and deleted.
+    """
+
+    owner: str
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+
+    def may_read(self, name: str) -> bool:
+        """Whether a name is within the read prefixes."""
+        return name.startswith(self.read)
+
+    def require_read(self, name: str) -> None:
+        """Refuse to read a name outside of them."""
+        if not self.may_read(name):
+            raise Refusal("PERMISSION_DENIED", f"{self.owner} may not read {name!r}")
+
+    def require_write(self, name: str) -> None:
+        """Refuse to write a name outside of the write prefixes."""
+        if not name.startswith(self.write):
+            raise Refusal("PERMISSION_DENIED", f"{self.owner} may not write {name!r}")
+
+
+_ANYBODY = Caller("anybody", ("",), ("",))
+
+
+class Authorizer:
+    """Tells callers apart by bearer token. Without a token file everybody may do everything.
+
+    The file is JSON: `{"tokens": [{"name": "robot", "token": "...", "read": ["cam/"], "write": [""]}]}`. In place of
+    `token`, `sha256` may hold its hash in hex. An empty prefix is a prefix of every name. The file is read again when
+    it changes; one that cannot be read leaves the last good one in force.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        """Read the token file, if there is one.
+
+        Raises:
+            OSError: It cannot be read.
+            ValueError: It is not in the form above.
+        """
+        self._path = path
+        self._callers: list[tuple[bytes, Caller]] = []
+        self._stamp: tuple[int, int, int] | None = None
+        self._looked_ns = 0
+        self._failures: OrderedDict[str, list[int]] = OrderedDict()
+        self.reload_error: str | None = None
+        if path is not None:
+            self._load(path)
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether no token is asked for."""
+        return self._path is None
+
+    def identify(self, token: str | None, peer: str) -> Caller:
+        """Who is calling.
+
+        Args:
+            token: The bearer token, or None.
+            peer: Address of the peer, without what changes from one connection to the next.
+
+        Raises:
+            Refusal: UNAUTHENTICATED, or TOO_MANY_REQUESTS after too many failures of that peer.
+        """
+        if self._path is None:
+            return _ANYBODY
+        self._refresh(self._path)
+        now = time.monotonic_ns()
+        failed = [t for t in self._failures.get(peer, ()) if now - t < FAILURE_WINDOW_NS]
+        if len(failed) >= MAX_FAILURES:
+            raise Refusal("TOO_MANY_REQUESTS", "too many failed attempts; wait a minute")
+        if token is not None:
+            digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+            found: Caller | None = None
+            for known, caller in self._callers:  # all of them, so that the time tells nothing
+                if hmac.compare_digest(known, digest):
+                    found = caller
+            if found is not None:
+                return found
+            self._failures[peer] = [*failed, now]
+            self._failures.move_to_end(peer)
+            if len(self._failures) > _MAX_PEERS:
+                self._failures.popitem(last=False)
+        raise Refusal("UNAUTHENTICATED", "a valid bearer token is needed" if token is None else "unknown token")
+
+    def _refresh(self, path: str) -> None:
+        now = time.monotonic_ns()
+        if now - self._looked_ns < _RELOAD_NS:
+            return
+        self._looked_ns = now
+        try:
+            if _stamp_of(path) != self._stamp:
+                self._load(path)
+            self.reload_error = None
+        except (OSError, ValueError) as error:
+            self.reload_error = str(error)
+
+    def _load(self, path: str) -> None:
+        stamp = _stamp_of(path)
+        with open(path, encoding="utf-8") as f:
+            content = json.load(f)
+        if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
+            raise ValueError(f'{path}: must be {{"tokens": [...]}}')
+        self._callers = [_read_entry(path, i, entry) for i, entry in enumerate(content["tokens"])]
+        self._stamp = stamp
+
+
+def _stamp_of(path: str) -> tuple[int, int, int]:
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _read_entry(path: str, position: int, entry: Any) -> tuple[bytes, Caller]:
+    where = f"{path}: token {position}"
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} must be an object")
+    unknown = set(entry) - {"name", "token", "sha256", "read", "write"}
+    if unknown:
+        raise ValueError(f"{where} has unknown keys {sorted(unknown)}")
+    name, token, sha256 = entry.get("name"), entry.get("token"), entry.get("sha256")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{where} needs a name")
+    if isinstance(token, str) and len(token) >= 16 and sha256 is None:
+        digest = hashlib.sha256(token.encode()).digest()
+    elif isinstance(sha256, str) and len(sha256) == 64 and token is None:
+        digest = bytes.fromhex(sha256)
+    else:
+        raise ValueError(f"{where} needs either a token of at least 16 characters or a sha256 of 64 hex digits")
+    prefixes: list[tuple[str, ...]] = []
+    for key in ("read", "write"):
+        given: Sequence[Any] = entry.get(key, [])
+        if not isinstance(given, list) or not all(isinstance(p, str) for p in given):
+            raise ValueError(f"{where}: {key} must be a list of prefixes")
+        prefixes.append(tuple(given))
+    return digest, Caller(name, *prefixes)

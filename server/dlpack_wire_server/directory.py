@@ -1,0 +1,328 @@
+"""Stored objects in a folder: one immutable file per generation, and an index that says which ones count.
+
+    DIR/lock                    held by the server that has the folder
+    DIR/index.sqlite            names, generations, uploads; what is not in it is not there
+    DIR/objects/123.dlpw        the object of generation 123
+    DIR/objects/ab12.draft      an object that is being put
+
+A name never becomes a path. A put is acknowledged after the file, its place in the folder, and its line in the index
+are on disk, in that order; an old file goes after that. So a server killed at any point leaves the old value or the
+new one, and files that no line names, which the next start removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import sqlite3
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dlpack_wire.image import Image
+from dlpack_wire.reader import FileReader
+from dlpack_wire.record import split_names
+from dlpack_wire.replacement import sync_folder
+from dlpack_wire.storage import MemoryBytes
+
+from .store import (
+    Commit,
+    DescriptorRoom,
+    Draft,
+    ObjectInfo,
+    Space,
+    StoredObject,
+    StoredRecord,
+    check_generation,
+    not_found,
+)
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS objects (
+    name BLOB PRIMARY KEY, generation INTEGER NOT NULL, tensor_count INTEGER NOT NULL, payload_bytes INTEGER NOT NULL,
+    created_time_ns INTEGER NOT NULL, metadata BLOB NOT NULL, image_bytes INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS uploads (key BLOB PRIMARY KEY, generation INTEGER NOT NULL, time_ns INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS uploads_by_time ON uploads (time_ns);
+CREATE TABLE IF NOT EXISTS last (generation INTEGER NOT NULL);
+INSERT INTO last SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM last);
+"""
+_INFO = "name, generation, tensor_count, payload_bytes, created_time_ns, metadata"
+_PAGE_METADATA_BYTES = 4 << 20
+_MAX_OPEN = 64
+_NO_LIMIT = 1 << 62
+
+_log = logging.getLogger(__name__)
+
+
+class DirectoryStore:
+    """Objects in a folder that this process alone uses."""
+
+    on_disk = True
+
+    def __init__(self, path: str, limit_bytes: int, retention_ns: int, max_remembered: int = 100_000) -> None:
+        """Open a folder, making it if there is none, and remove what a killed server left behind.
+
+        Args:
+            path: The folder.
+            limit_bytes: Most bytes of all images; 0: what the disk has room for.
+            retention_ns: How long committed uploads are remembered.
+            max_remembered: Most of them.
+
+        Raises:
+            OSError: It cannot be used, or another server has it.
+        """
+        self._path = Path(path)
+        self._objects = self._path / "objects"
+        self._objects.mkdir(parents=True, exist_ok=True)
+        self._retention_ns = retention_ns
+        self._max_remembered = max_remembered
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._open: OrderedDict[int, StoredObject] = OrderedDict()
+        self._alive: weakref.WeakValueDictionary[int, StoredObject] = weakref.WeakValueDictionary()
+        self._claim = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OSError(f"{path} is in use by another server") from None
+            self._index = self._connect()
+            self._reads = self._connect()
+            self._last = max(self._number("SELECT generation FROM last"), time.time_ns() // 1000)
+            self.space = Space(limit_bytes or _NO_LIMIT)
+            self.space.used = self._number("SELECT COALESCE(SUM(image_bytes), 0) FROM objects")
+            self._remove_orphans()
+        except BaseException:
+            os.close(self._claim)
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        path = self._path / "index.sqlite"
+        if not path.exists() and any(self._objects.iterdir()):
+            raise OSError(f"{self._objects} has files, but {path} is missing: nothing says what they are")
+        index = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        index.execute("PRAGMA journal_mode=WAL")
+        index.execute("PRAGMA synchronous=FULL")
+        index.executescript(_SCHEMA)
+        return index
+
+    def _number(self, query: str) -> int:
+        return int(self._index.execute(query).fetchone()[0])
+
+    def _remove_orphans(self) -> None:
+        known = {f"{row[0]}.dlpw" for row in self._index.execute("SELECT generation FROM objects")}
+        found = {entry.name for entry in os.scandir(self._objects)}
+        for name in sorted(found - known):
+            if name.endswith((".dlpw", ".draft")):
+                _log.warning("removing %s, which a server left behind unfinished", self._objects / name)
+                os.unlink(self._objects / name)
+        for name in sorted(known - found):
+            _log.error("%s is missing: somebody else removed it", self._objects / name)
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def draft(self, image: Image, names: Sequence[tuple[str, ...]], metadata: bytes) -> Draft:
+        self.space.reserve(image.size)
+        try:
+            room = FileRoom(self._objects / f"{secrets.token_hex(8)}.draft", image.size, self.space)
+        except BaseException:
+            self.space.release(image.size)
+            raise
+        return Draft(image, names, metadata, room)
+
+    def publish(
+        self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
+    ) -> Commit:
+        room = draft.room
+        assert isinstance(room, FileRoom)
+        records = draft.complete(sums)
+        with self._lock:
+            committed = self.committed(upload) if upload is not None else None
+            if committed is not None:
+                return Commit(committed, True)
+            present = self.generation(name)
+            check_generation(name, if_generation, present)
+            generation = self._last = self._last + 1
+            info = draft.info(name, generation)
+            room.place(self._file(generation))
+            with self._transaction() as index:
+                replaced = self._forget(index, info.name.encode())
+                index.execute(
+                    "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (info.name.encode(), *info[1:], draft.image.size),
+                )
+                index.execute("UPDATE last SET generation = ?", (generation,))
+                if upload is not None:
+                    self._remember(index, upload, generation)
+            room.keep()
+            self._hold(StoredObject(info, records, room))
+        self._remove(present, replaced)
+        return Commit(generation, False)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Any:
+        self._index.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._index
+            self._index.execute("COMMIT")
+        except BaseException:
+            self._index.execute("ROLLBACK")
+            raise
+
+    def _forget(self, index: sqlite3.Connection, name: bytes) -> int:
+        """Take a name out of the index; the size of its image, or 0."""
+        row = index.execute("SELECT image_bytes FROM objects WHERE name = ?", (name,)).fetchone()
+        index.execute("DELETE FROM objects WHERE name = ?", (name,))
+        return int(row[0]) if row is not None else 0
+
+    def _remember(self, index: sqlite3.Connection, upload: bytes, generation: int) -> None:
+        now = time.time_ns()
+        index.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)", (upload, generation, now))
+        index.execute("DELETE FROM uploads WHERE time_ns < ?", (now - self._retention_ns,))
+        index.execute(
+            "DELETE FROM uploads WHERE key IN (SELECT key FROM uploads ORDER BY time_ns DESC LIMIT -1 OFFSET ?)",
+            (self._max_remembered,),
+        )
+
+    def delete(self, name: str, if_generation: int | None) -> int:
+        with self._lock:
+            present = self.generation(name)
+            if not present:
+                raise not_found(name)
+            check_generation(name, if_generation, present)
+            with self._transaction() as index:
+                size = self._forget(index, name.encode())
+        self._remove(present, size)
+        return present
+
+    def _remove(self, generation: int, size: int) -> None:
+        """Remove a file that the index does not name any more. Who reads it keeps it open."""
+        if size:
+            with self._reading:
+                self._open.pop(generation, None)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._file(generation))
+            self.space.release(size)
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def committed(self, upload: bytes) -> int | None:
+        row = self._row("SELECT generation FROM uploads WHERE key = ?", upload)
+        return int(row[0]) if row is not None else None
+
+    def generation(self, name: str) -> int:
+        row = self._row("SELECT generation FROM objects WHERE name = ?", name.encode())
+        return int(row[0]) if row is not None else 0
+
+    def get(self, name: str, generation: int | None = None) -> StoredObject:
+        while True:
+            row = self._row(f"SELECT {_INFO} FROM objects WHERE name = ?", name.encode())
+            present = int(row[1]) if row is not None else 0
+            wanted = generation if generation is not None else present
+            with self._reading:
+                held = self._alive.get(wanted)
+            if held is not None and held.info.name == name:
+                self._hold(held)
+                return held
+            check_generation(name, generation, present)
+            if row is None:
+                raise not_found(name)
+            try:
+                stored = self._load(ObjectInfo(name, *row[1:]))
+            except FileNotFoundError:
+                if self.generation(name) == present:
+                    raise  # it was not replaced meanwhile: it is missing
+                continue
+            self._hold(stored)
+            return stored
+
+    def _load(self, info: ObjectInfo) -> StoredObject:
+        fd = os.open(self._file(info.generation), os.O_RDONLY | os.O_CLOEXEC)
+        room = DescriptorRoom(fd, os.fstat(fd).st_size)
+        reader = FileReader(MemoryBytes(room.view()), str(self._file(info.generation)))
+        records = []
+        for ordinal in dict.fromkeys(ordinal for _, ordinal in reader.ordinals()):
+            header, _, entry = reader.locate_entry(ordinal)
+            names, _ = split_names(entry.names)
+            records.append(StoredRecord(tuple(names), entry.names, header, entry.data_offset))
+        return StoredObject(info, records, room)
+
+    def _hold(self, stored: StoredObject) -> None:
+        """Keep the objects read last open."""
+        with self._reading:
+            self._alive[stored.info.generation] = self._open[stored.info.generation] = stored
+            self._open.move_to_end(stored.info.generation)
+            if len(self._open) > _MAX_OPEN:
+                self._open.popitem(last=False)
+
+    def list(self, prefix: str, after: str, count: int) -> list[ObjectInfo]:
+        found: list[ObjectInfo] = []
+        room = _PAGE_METADATA_BYTES
+        begin = prefix.encode()
+        query = f"SELECT {_INFO} FROM objects WHERE name > ? AND name >= ? ORDER BY name LIMIT ?"
+        with self._reading:
+            for row in self._reads.execute(query, (after.encode(), begin, count)):
+                if not row[0].startswith(begin) or room < 0:
+                    break
+                found.append(ObjectInfo(row[0].decode(), *row[1:]))
+                room -= len(row[5])
+        return found
+
+    def _row(self, query: str, key: bytes) -> Any:
+        with self._reading:
+            return self._reads.execute(query, (key,)).fetchone()
+
+    def _file(self, generation: int) -> Path:
+        return self._objects / f"{generation}.dlpw"
+
+    def close(self) -> None:
+        self._index.close()
+        self._reads.close()
+        os.close(self._claim)
+
+
+class FileRoom(DescriptorRoom):
+    """A file that is removed with this object, unless it is kept."""
+
+    def __init__(self, path: Path, size: int, space: Space) -> None:
+        """Make a file.
+
+        Args:
+            path: Where.
+            size: Its size, which has been reserved.
+            space: Where that is given back, unless it is kept.
+        """
+        self._space: Space | None = None
+        super().__init__(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), size)
+        self._path = path
+        self._space = space
+        os.ftruncate(self.fd, size)
+
+    def seal(self, image: Image, sums: Sequence[int]) -> None:
+        super().seal(image, sums)
+        os.fsync(self.fd)
+
+    def place(self, path: Path) -> None:
+        """Give the file its name, on disk too."""
+        os.rename(self._path, path)
+        self._path = path
+        sync_folder(str(path.parent))
+
+    def keep(self) -> None:
+        """From now on it is removed by others."""
+        self._space = None
+
+    def __del__(self) -> None:
+        if self._space is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+            self._space.release(self._size)
+        super().__del__()

@@ -1,0 +1,111 @@
+"""The server's configuration: flags, and for each flag an environment variable."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+DEFAULT_LISTEN = "127.0.0.1:7070"
+ENVIRONMENT_PREFIX = "DLPACK_WIRE_"
+
+
+class Options(NamedTuple):
+    """Configuration of a server.
+
+    Attributes:
+        listen: Addresses: `host:port` (port 0: any free one) or `unix:/path`.
+        dir: Where objects are kept; None: in memory.
+        max_store_bytes: Most bytes of all objects; 0: half of the machine's memory, or no limit in a directory.
+        max_object_bytes: Most payload bytes of one object; 0: what the store has room for.
+        upload_retention_s: How long an interrupted upload is kept, and a finished one remembered.
+        grace_s: How long calls may go on after SIGTERM.
+        token_file: File of tokens; None: everybody may do everything.
+        tls_cert: PEM file of the server's certificate chain.
+        tls_key: PEM file of its private key.
+        tls_client_ca: PEM file of the authorities whose clients are let in; None: no client certificate is asked for.
+        insecure: Whether other machines may be listened to in plain text.
+    """
+
+    listen: Sequence[str] = (DEFAULT_LISTEN,)
+    dir: str | None = None
+    max_store_bytes: int = 0
+    max_object_bytes: int = 0
+    upload_retention_s: float = 600.0
+    grace_s: float = 10.0
+    token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    insecure: bool = False
+
+
+def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = os.environ) -> None:
+    """Add the server's flags; an environment variable such as DLPACK_WIRE_TOKEN_FILE gives a flag's default."""
+    defaults = Options()
+
+    def add(flag: str, convert: Callable[[str], Any], text: str, **more: Any) -> None:
+        name = flag.replace("-", "_")
+        default = getattr(defaults, name)
+        given = environment.get(ENVIRONMENT_PREFIX + name.upper())
+        if given is not None:
+            default = given.split(",") if flag == "listen" else given  # argparse converts strings itself
+        parser.add_argument(f"--{flag}", type=convert, default=default, help=text, **more)
+
+    add("listen", str, f"host:port or unix:/path, several times if wanted [{DEFAULT_LISTEN}]", action=_Listen)
+    add("dir", str, "keep objects in this folder [in memory]")
+    add("max-store-bytes", size, "most bytes of all objects, such as 8GiB [half of the memory; no limit with --dir]")
+    add("max-object-bytes", size, "most payload bytes of one object [what the store has room for]")
+    add("upload-retention-s", float, "how long an interrupted upload can be resumed [600]")
+    add("grace-s", float, "how long calls may go on after SIGTERM [10]")
+    add("token-file", str, "JSON file of bearer tokens and what they allow [everybody may do everything]")
+    add("tls-cert", str, "PEM file of the certificate chain")
+    add("tls-key", str, "PEM file of the private key")
+    add("tls-client-ca", str, "let in only clients with a certificate of these authorities, a PEM file")
+    insecure = environment.get(ENVIRONMENT_PREFIX + "INSECURE", "") not in ("", "0", "false")
+    parser.add_argument(
+        "--insecure", action="store_true", default=insecure, help="let other machines connect without TLS"
+    )
+
+
+class _Listen(argparse.Action):
+    """Collects addresses; the first one given takes the default's place."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        given = getattr(namespace, "_listen_given", ())
+        namespace._listen_given = namespace.listen = (*given, values)
+
+
+def from_flags(namespace: argparse.Namespace) -> Options:
+    """The options out of parsed flags."""
+    return Options(**{name: getattr(namespace, name) for name in Options._fields})
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """The options out of a command line."""
+    parser = argparse.ArgumentParser("dlpack_wire_server", description="Serve tensors over gRPC.")
+    add_flags(parser)
+    return from_flags(parser.parse_args(arguments))
+
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 1 << 10,
+    "mi": 1 << 20,
+    "gi": 1 << 30,
+    "ti": 1 << 40,
+}
+
+
+def size(text: str) -> int:
+    """Bytes of a size such as `4096`, `500MB` or `8GiB`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 4096, 500MB or 8GiB")
+    return int(float(match[1]) * _UNITS[match[2]])

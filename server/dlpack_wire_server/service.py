@@ -1,0 +1,577 @@
+"""The methods of `TensorService` over a store.
+
+Messages are handed over as bytes and parsed here, so that a bad one is answered with its own status. Work that takes
+long or waits for a disk is done in threads; the event loop only passes messages on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+from grpc import aio
+
+import dlpack_wire
+from dlpack_wire import header as headers
+from dlpack_wire.checksum import Running, xxh3
+from dlpack_wire.chunks import (
+    INLINE_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_METADATA_BYTES,
+    Arrival,
+    Piece,
+    Record,
+    Stage,
+    check_names,
+    chunk_parts,
+    only_chunk,
+    parse,
+    pieces,
+    record_parts,
+)
+from dlpack_wire.errors import DecodeError
+from dlpack_wire.image import Image
+from dlpack_wire.metadata import MAX_NAME_BYTES, decode_value, encode_map, encode_name
+from dlpack_wire.v1 import tensor_service_pb2 as pb
+from dlpack_wire.wire import Buffer, length_delimited
+
+from .auth import Authorizer, Caller
+from .slices import part
+from .status import Refusal, status_of
+from .store import Commit, ObjectInfo, Store, StoredObject, StoredRecord, check_generation
+from .uploads import Upload, Uploads
+
+SERVICE = pb.DESCRIPTOR.services_by_name["TensorService"]
+
+CHUNK_BYTES = 2 << 20
+"""Chunk size of a Get whose client has no wish."""
+
+_QUICK_BYTES = 256 << 10
+"""Work on fewer bytes than these is done in the event loop: handing it to a thread would take longer."""
+
+_QUICK_RECORDS = 256
+_PAGE_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
+_UPLOAD_ID_BYTES = 16
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_Context = aio.ServicerContext[Any, Any]
+
+
+class Limits(NamedTuple):
+    """What the service accepts.
+
+    Attributes:
+        object_bytes: Most payload bytes of one object; 0: whatever the store has room for.
+        tensor_count: Most tensors of one object.
+        header_bytes: Most bytes of all headers, names and metadata of one object.
+        caller_calls: Most calls of one caller at the same time.
+    """
+
+    object_bytes: int = 0
+    tensor_count: int = 1 << 16
+    header_bytes: int = 16 << 20
+    caller_calls: int = 1000
+
+
+class TensorService:
+    """The service. It owns neither the store nor the uploads that it is given."""
+
+    def __init__(
+        self,
+        store: Store,
+        uploads: Uploads,
+        authorizer: Authorizer,
+        instance_id: str,
+        limits: Limits = Limits(),  # noqa: B008 (immutable)
+    ) -> None:
+        self._store = store
+        self._uploads = uploads
+        self._authorizer = authorizer
+        self._instance_id = instance_id
+        self._limits = limits
+        self._calls: Counter[str] = Counter()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="dlpack-wire")
+        self._methods: dict[str, Callable[..., Any]] = {
+            "GetServerInfo": self._get_server_info,
+            "Store": self._store_object,
+            "Fetch": self._fetch,
+            "Put": self._put,
+            "GetUploadStatus": self._get_upload_status,
+            "Get": self._get,
+            "Stat": self._stat,
+            "List": self._list,
+            "Delete": self._delete,
+        }
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """The methods for a `grpc.aio` server. Those not offered are answered UNIMPLEMENTED by it."""
+        made: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        for name, run in self._methods.items():
+            method = SERVICE.methods_by_name[name]
+            if method.client_streaming:
+                made[name] = grpc.stream_unary_rpc_method_handler(self._streaming_in(run))
+            elif method.server_streaming:
+                made[name] = grpc.unary_stream_rpc_method_handler(self._streaming_out(run))
+            else:
+                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(run))
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, made)
+
+    def close(self) -> None:
+        """Wait for the threads."""
+        self._threads.shutdown()
+
+    # --- around every call --------------------------------------------------------------------------------------------
+
+    def _unary(self, run: Callable[[Caller, bytes], Awaitable[bytes]]) -> Any:
+        async def handle(request: bytes, context: _Context) -> bytes:
+            return await self._answer(context, lambda caller: run(caller, request))
+
+        return handle
+
+    def _streaming_in(self, run: Callable[[Caller, _Context], Awaitable[bytes]]) -> Any:
+        async def handle(_: object, context: _Context) -> bytes:
+            return await self._answer(context, lambda caller: run(caller, context))
+
+        return handle
+
+    def _streaming_out(self, run: Callable[[Caller, bytes, _Context], Awaitable[None]]) -> Any:
+        async def handle(request: bytes, context: _Context) -> None:
+            await self._answer(context, lambda caller: run(caller, request, context))
+
+        return handle
+
+    async def _answer(self, context: _Context, run: Callable[[Caller], Awaitable[_T]]) -> _T:
+        """Let the caller in, run the call, and answer what it raises by the table."""
+        owner = None
+        try:
+            caller = self._authorizer.identify(*_credentials(context))
+            if self._calls[caller.owner] >= self._limits.caller_calls:
+                raise Refusal("TOO_MANY_REQUESTS", f"{self._limits.caller_calls} calls of {caller.owner} are running")
+            owner = caller.owner
+            self._calls[owner] += 1
+            return await run(caller)
+        except Exception as error:
+            status = status_of(error)
+            if status.reason == "INTERNAL":
+                _log.exception("a call failed")
+            await context.abort(status.code, status.text, status.trailers)
+            raise  # not reached: abort raises
+        finally:
+            if owner is not None:
+                self._calls[owner] -= 1
+
+    async def _run(self, quick: bool, work: Callable[..., _T], *args: Any) -> _T:
+        """Do work, in a thread if it may take long. When cancelled, first wait for the thread to let go of it."""
+        if quick and not self._store.on_disk:
+            return work(*args)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+
+    # --- server -------------------------------------------------------------------------------------------------------
+
+    async def _get_server_info(self, caller: Caller, raw: bytes) -> bytes:
+        parse(pb.GetServerInfoRequest, raw)
+        return pb.GetServerInfoResponse(
+            server_version=dlpack_wire.__version__,
+            instance_id=self._instance_id,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            inline_payload_bytes=INLINE_BYTES,
+            max_chunk_bytes=MAX_CHUNK_BYTES,
+            max_object_bytes=self._limits.object_bytes,
+            max_tensor_count=self._limits.tensor_count,
+            upload_retention_ns=self._uploads.retention_ns,
+            methods=self._methods,
+        ).SerializeToString()
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    async def _store_object(self, caller: Caller, raw: bytes) -> bytes:
+        request, records, _ = parse(pb.StoreRequest, raw, self._limits.tensor_count)
+        key = _upload_key(caller, request.upload_id)
+        commit = self._committed(caller, request.name, key)
+        if commit is None:
+            payload_bytes = sum(len(record.payload) for record in records)
+            if payload_bytes > INLINE_BYTES:
+                raise Refusal("INVALID_REQUEST", f"{payload_bytes} payload bytes; over {INLINE_BYTES} use Put")
+            upload = self._begin(caller, request, key, sums_required=False)
+            upload.arrival.begin(len(records))
+            for record in records:
+                headers.check_payload_size(record.header, len(record.payload))
+                upload.arrival.record(record._replace(payload=b""))
+            commit = await self._run(payload_bytes < _QUICK_BYTES, self._store_all, upload, records)
+        response = pb.StoreResponse(generation=commit.generation, already_committed=commit.repeated)
+        return response.SerializeToString()
+
+    def _store_all(self, upload: Upload, records: Sequence[Record]) -> Commit:
+        self._make_draft(upload)
+        for index, record in enumerate(records):
+            if record.payload:
+                upload.take(Piece(index, 0, None, record.payload))
+        upload.arrival.end()
+        return self._publish(upload)
+
+    async def _put(self, caller: Caller, context: _Context) -> bytes:
+        upload: Upload | None = None
+        writing: asyncio.Future[None] | None = None
+        keep = True
+        try:
+            header_bytes = 0
+            while (raw := await context.read()) is not aio.EOF:
+                request, records, chunks = parse(pb.PutRequest, raw, self._limits.tensor_count)
+                chunk = only_chunk(chunks)
+                if request.HasField("start"):
+                    if upload is not None:
+                        raise DecodeError("a second start")
+                    key = _upload_key(caller, request.start.upload_id)
+                    commit = self._committed(caller, request.start.name, key)
+                    if commit is not None:
+                        return _put_response(commit)
+                    if request.start.discard and key is not None:
+                        self._uploads.discard(key)
+                        raise Refusal("UPLOAD_INCOMPLETE", "discarded, as asked")
+                    upload = self._resume(caller, key) if request.start.resume else self._start(caller, request, key)
+                if upload is None:
+                    raise DecodeError("the first message has no start")
+                header_bytes += len(raw) - (len(chunk.data) if chunk is not None else 0)
+                if header_bytes > self._limits.header_bytes and upload.draft is None:
+                    raise Refusal("OBJECT_TOO_LARGE", f"headers of over {self._limits.header_bytes} bytes")
+                for record in records:
+                    upload.arrival.record(record)
+                if upload.draft is None and upload.arrival.stage is not Stage.RECORDS:
+                    await self._run(len(upload.arrival.records) < _QUICK_RECORDS, self._make_draft, upload)
+                if writing is not None:
+                    await writing
+                    writing = None
+                if chunk is not None:
+                    # The next message is read while this chunk is being hashed and written.
+                    if len(chunk.data) < _QUICK_BYTES and not self._store.on_disk:
+                        upload.take(chunk)
+                    else:
+                        writing = asyncio.ensure_future(self._run(False, upload.take, chunk))
+                if request.finish:
+                    if writing is not None:
+                        await writing
+                    upload.arrival.end()
+                    keep = False
+                    commit = await self._run(upload.arrival.payload_bytes < _QUICK_BYTES, self._publish, upload)
+                    return _put_response(commit)
+            if upload is None:
+                raise DecodeError("the stream ended without a start")
+            if writing is not None:
+                await writing
+            raise Refusal("UPLOAD_INCOMPLETE", f"ended without `finish`, expecting {upload.arrival.stage.value}")
+        except Exception as error:
+            keep = isinstance(error, Refusal) and error.reason == "UPLOAD_INCOMPLETE"
+            raise
+        finally:
+            try:
+                if writing is not None:
+                    await _settle(writing)
+            finally:
+                if upload is not None and keep:
+                    self._uploads.pause(upload)
+                elif upload is not None:
+                    self._uploads.drop(upload)
+
+    def _committed(self, caller: Caller, name: str, key: bytes | None) -> Commit | None:
+        """What a put may know at once: that the caller may not, or that the same upload was done before."""
+        if name:
+            caller.require_write(name)
+        generation = self._store.committed(key) if key is not None else None
+        return Commit(generation, True) if generation is not None else None
+
+    def _start(self, caller: Caller, request: pb.PutRequest, key: bytes | None) -> Upload:
+        start = request.start
+        if start.record_count > self._limits.tensor_count:
+            raise Refusal("OBJECT_TOO_LARGE", f"{start.record_count} tensors; at most {self._limits.tensor_count}")
+        upload = self._begin(caller, start, key, sums_required=True)
+        upload.arrival.begin(start.record_count, start.payload_bytes)
+        self._uploads.add(upload)
+        return upload
+
+    def _begin(
+        self, caller: Caller, start: pb.PutStart | pb.StoreRequest, key: bytes | None, sums_required: bool
+    ) -> Upload:
+        encode_name(start.name)
+        caller.require_write(start.name)
+        if_generation = start.if_generation if start.HasField("if_generation") else None
+        if if_generation is not None:
+            check_generation(start.name, if_generation, self._store.generation(start.name))
+        if start.ByteSize() > MAX_METADATA_BYTES + MAX_NAME_BYTES + 64:
+            raise DecodeError(f"over {MAX_METADATA_BYTES} bytes", field="metadata")
+        metadata = {name: decode_value(name, value) for name, value in start.metadata.items()}
+        serialized = encode_map(6, metadata, MAX_METADATA_BYTES), encode_map(2, metadata, MAX_METADATA_BYTES)
+        limit = self._limits.object_bytes
+        if isinstance(start, pb.PutStart) and limit and start.payload_bytes > limit:
+            raise Refusal("OBJECT_TOO_LARGE", f"{start.payload_bytes} payload bytes; at most {limit} are allowed")
+        return Upload(key, caller.owner, start.name, if_generation, serialized, Arrival(sums_required))
+
+    def _resume(self, caller: Caller, key: bytes | None) -> Upload:
+        if key is None:
+            raise DecodeError("only an upload with an id can be resumed")
+        upload = self._uploads.resume(key)
+        try:
+            caller.require_write(upload.name)
+        except Refusal:
+            self._uploads.pause(upload)
+            raise
+        return upload
+
+    def _make_draft(self, upload: Upload) -> None:
+        records = upload.arrival.records
+        check_names(records)
+        shown, stored = upload.metadata
+        image = Image([(record.block, record.header) for record in records], stored)
+        self._uploads.admit(upload, image.size)
+        upload.draft = self._store.draft(image, [record.names for record in records], shown)
+
+    def _publish(self, upload: Upload) -> Commit:
+        assert upload.draft is not None
+        return self._store.publish(upload.draft, upload.arrival.sums, upload.name, upload.if_generation, upload.key)
+
+    async def _get_upload_status(self, caller: Caller, raw: bytes) -> bytes:
+        request, _, _ = parse(pb.GetUploadStatusRequest, raw)
+        key = _upload_key(caller, request.upload_id)
+        if key is None:
+            raise DecodeError(f"an upload id has {_UPLOAD_ID_BYTES} bytes", field="upload_id")
+        response = pb.GetUploadStatusResponse()
+        generation = self._store.committed(key)
+        upload = self._uploads.find(key)
+        if generation is not None:
+            response.state, response.generation = pb.GetUploadStatusResponse.COMMITTED, generation
+        elif upload is not None:
+            arrival = upload.arrival
+            response.state = pb.GetUploadStatusResponse.RECEIVING
+            response.tensor_index, response.offset = arrival.tensor_index, arrival.offset
+            response.running_xxh3_64 = arrival.running_sum
+        return response.SerializeToString()
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    async def _fetch(self, caller: Caller, raw: bytes) -> bytes:
+        request, _, _ = parse(pb.FetchRequest, raw)
+        stored = await self._find(caller, request.name, None)
+        records = _select(stored, request.tensors)
+        quick = min(stored.info.payload_bytes, INLINE_BYTES) < _QUICK_BYTES and len(records) < _QUICK_RECORDS
+        return await self._run(quick, _fetch_response, stored, records)
+
+    async def _get(self, caller: Caller, raw: bytes, context: _Context) -> None:
+        request, _, _ = parse(pb.GetRequest, raw)
+        stored = await self._find(caller, request.name, request.generation if request.HasField("generation") else None)
+        records = _select(stored, request.tensors)
+        size = min(request.max_chunk_bytes or CHUNK_BYTES, MAX_CHUNK_BYTES)
+        messages = _get_messages(stored, records, request, size)
+        quick = stored.info.payload_bytes < _QUICK_BYTES and len(records) < _QUICK_RECORDS
+        message = await self._run(quick, next, messages, None)
+        while message is not None:
+            # The next message is made while this one is being sent.
+            following = asyncio.ensure_future(self._run(quick, next, messages, None))
+            try:
+                await context.write(message)
+            finally:
+                await _settle(following)
+            message = following.result()
+
+    async def _stat(self, caller: Caller, raw: bytes) -> bytes:
+        request, _, _ = parse(pb.StatRequest, raw)
+        stored = await self._find(caller, request.name, None)
+        return await self._run(len(stored.records) < _QUICK_RECORDS, _stat_response, stored, request)
+
+    async def _list(self, caller: Caller, raw: bytes) -> bytes:
+        request, _, _ = parse(pb.ListRequest, raw)
+        if request.page_size > 1000:
+            raise DecodeError(f"{request.page_size}; at most 1000 are allowed", field="page_size")
+        if request.page_token and not request.page_token.startswith(request.prefix):
+            raise DecodeError("not one that this list gave out", field="page_token")
+        left = request.page_size or 100
+        after, room = request.page_token, _PAGE_BYTES
+        parts: list[bytes] = []
+        while True:
+            found = await self._run(True, self._store.list, request.prefix, after, 100)
+            if not found:
+                return b"".join(parts)
+            for info in found:
+                if caller.may_read(info.name):
+                    entry = _object_field(1, info)
+                    room -= len(entry)
+                    if not left or (room < 0 and parts):
+                        return b"".join(parts) + pb.ListResponse(next_page_token=after).SerializeToString()
+                    parts.append(entry)
+                    left -= 1
+                after = info.name
+            await asyncio.sleep(0)
+
+    async def _delete(self, caller: Caller, raw: bytes) -> bytes:
+        request, _, _ = parse(pb.DeleteRequest, raw)
+        encode_name(request.name)
+        caller.require_write(request.name)
+        if_generation = request.if_generation if request.HasField("if_generation") else None
+        generation = await self._run(True, self._store.delete, request.name, if_generation)
+        return pb.DeleteResponse(generation=generation).SerializeToString()
+
+    async def _find(self, caller: Caller, name: str, generation: int | None) -> StoredObject:
+        encode_name(name)
+        caller.require_read(name)
+        return await self._run(True, self._store.get, name, generation)
+
+
+async def _settle(task: asyncio.Future[Any]) -> None:
+    """Wait for the end of a task, whatever came of it."""
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # asked for, so that asyncio does not report it as forgotten
+
+
+def _credentials(context: _Context) -> tuple[str | None, str]:
+    """The bearer token of a call, and its peer without the port."""
+    token = None
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization" and isinstance(value, str) and value[:7].lower() == "bearer ":
+            token = value[7:]
+    peer = context.peer()
+    return token, peer.rpartition(":")[0] if peer.startswith("ipv") else peer
+
+
+def _upload_key(caller: Caller, upload_id: bytes) -> bytes | None:
+    """The key of one caller's upload: ids of different callers are different."""
+    if not upload_id:
+        return None
+    if len(upload_id) != _UPLOAD_ID_BYTES:
+        raise DecodeError(f"{len(upload_id)} bytes, not {_UPLOAD_ID_BYTES}", field="upload_id")
+    return upload_id + caller.owner.encode()
+
+
+def _put_response(commit: Commit) -> bytes:
+    return pb.PutResponse(generation=commit.generation, already_committed=commit.repeated).SerializeToString()
+
+
+def _object_field(number: int, info: ObjectInfo) -> bytes:
+    """An `ObjectInfo` as the field of that number."""
+    message = pb.ObjectInfo(
+        name=info.name,
+        generation=info.generation,
+        tensor_count=info.tensor_count,
+        payload_bytes=info.payload_bytes,
+        created_time_ns=info.created_time_ns,
+    )
+    return length_delimited(number, message.SerializeToString() + info.metadata)
+
+
+def _select(stored: StoredObject, names: Sequence[str]) -> Sequence[StoredRecord]:
+    """The tensors asked for, in that order; all of them if none is named."""
+    if not names:
+        return stored.records
+    try:
+        return [stored.by_name[name] for name in names]
+    except KeyError as error:
+        text = f"{stored.info.name!r} has no tensor {error.args[0]!r} among its {stored.info.tensor_count}"
+        raise Refusal("TENSOR_NOT_FOUND", text) from None
+
+
+def _stored_pieces(
+    stored: StoredObject, records: Sequence[StoredRecord], index: int, begin: int, size: int
+) -> Iterator[Piece]:
+    """Whole payloads from a position on. Sums are left out in a tensor whose first bytes are."""
+    for at in range(index, len(records)):
+        payload = stored.payload(records[at])
+        running = Running()
+        for offset in range(begin, len(payload), size):
+            data = payload[offset : offset + size]
+            if not begin:
+                running.update(data)
+            yield Piece(at, offset, None if begin else running.intdigest(), data)
+        begin = 0
+
+
+def _fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> bytes:
+    parts: list[Buffer] = [_object_field(1, stored.info)]
+    room = MAX_MESSAGE_BYTES - INLINE_BYTES - (64 << 10) - len(parts[0])
+    for record in records:
+        head = record_parts(2, record.block, record.header)
+        room -= len(head[0])
+        if room < 0:
+            raise Refusal("HEADERS_TOO_LARGE", "the headers alone do not fit one message: use Get or Stat")
+        parts += head
+    chunks: list[Buffer] = []
+    left, complete = INLINE_BYTES, True
+    for index, record in enumerate(records):
+        payload = stored.payload(record)
+        data = payload[:left]
+        if data and room >= 64:
+            head = chunk_parts(Piece(index, 0, xxh3(data), data))
+            room -= len(head[0])
+            left -= len(data)
+            chunks += head
+        if len(data) < len(payload) or room < 64:
+            complete = False
+            break
+    return b"".join([*parts, pb.FetchResponse(complete=complete).SerializeToString(), *chunks])
+
+
+def _get_messages(
+    stored: StoredObject, records: Sequence[StoredRecord], request: pb.GetRequest, size: int
+) -> Iterator[bytes]:
+    """The messages of a Get, each within the limit."""
+    index, begin = request.start_tensor_index, request.start_offset
+    if request.selections:
+        if len(records) != 1 or index or begin:
+            raise DecodeError("selections are for one tensor, from its start", field="selections")
+        header, source = part(records[0].header, stored.payload(records[0]), request.selections)
+        headers_out = [(records[0].block, header)]
+        chunks = pieces(source, 0, size, Running())
+    else:
+        if index > len(records) or begin > (records[index].header.payload_bytes if index < len(records) else 0):
+            raise Refusal("OUT_OF_RANGE", f"tensor {index} has no byte {begin}")
+        headers_out = [(record.block, record.header) for record in records]
+        chunks = _stored_pieces(stored, records, index, begin, size)
+    parts: list[Buffer] = [
+        _object_field(1, stored.info),
+        pb.GetResponse(record_count=len(records)).SerializeToString(),
+    ]
+    used = len(parts[0]) + len(parts[1])
+    for block, header in headers_out:
+        head = record_parts(3, block, header)
+        if used + len(head[0]) > MAX_MESSAGE_BYTES:
+            yield b"".join(parts)
+            parts, used = [], 0
+        parts += head
+        used += len(head[0])
+    for chunk in chunks:
+        head = chunk_parts(chunk)
+        if used + len(head[0]) + len(chunk.data) > MAX_MESSAGE_BYTES:
+            yield b"".join(parts)
+            parts = []
+        yield b"".join([*parts, *head])
+        parts, used = [], 0
+    if parts:
+        yield b"".join(parts)
+
+
+def _stat_response(stored: StoredObject, request: pb.StatRequest) -> bytes:
+    first = request.first_record
+    last = len(stored.records)
+    if request.max_record_count:
+        last = min(last, first + request.max_record_count)
+    parts: list[Buffer] = [_object_field(1, stored.info)]
+    room = _PAGE_BYTES - len(parts[0])
+    for at in range(first, last):
+        record = stored.records[at]
+        head = record_parts(2, record.block, record.header)
+        room -= len(head[0])
+        if room < 0 and at > first:
+            last = at
+            break
+        parts += head
+    following = last if first < last < len(stored.records) else 0
+    return b"".join([*parts, pb.StatResponse(next_record=following).SerializeToString()])

@@ -1,0 +1,414 @@
+"""Stored objects: immutable images of tensor files under names, in memory."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+import time
+import weakref
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from dlpack_wire.header import Header
+from dlpack_wire.image import Image
+from dlpack_wire.wire import Buffer
+
+from .status import Refusal
+
+INLINE_IMAGE_BYTES = 64 << 10
+"""Images below this size are plain bytes: a descriptor for each would end at the limit of open files."""
+
+_SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+class ObjectInfo(NamedTuple):
+    """An object as lists show it.
+
+    Attributes:
+        name: Its name.
+        generation: Version of the name's value.
+        tensor_count: Number of tensors.
+        payload_bytes: Sum of the sizes of all payloads.
+        created_time_ns: When it was published.
+        metadata: Its user metadata, serialized as the field of `ObjectInfo`.
+    """
+
+    name: str
+    generation: int
+    tensor_count: int
+    payload_bytes: int
+    created_time_ns: int
+    metadata: bytes
+
+
+class StoredRecord(NamedTuple):
+    """One tensor of an object.
+
+    Attributes:
+        names: Its name and aliases.
+        block: The same and its metadata, serialized.
+        header: Its header, with the payload's checksum.
+        data_offset: Position of its payload in the image.
+    """
+
+    names: tuple[str, ...]
+    block: bytes
+    header: Header
+    data_offset: int
+
+
+class StoredObject:
+    """One generation of a name's value. Whoever holds it may read it, whatever happens to the name meanwhile.
+
+    Attributes:
+        info: What lists show.
+        records: The tensors.
+    """
+
+    def __init__(self, info: ObjectInfo, records: Sequence[StoredRecord], room: Room) -> None:
+        self.info = info
+        self.records = records
+        self._room = room
+
+    @cached_property
+    def by_name(self) -> dict[str, StoredRecord]:
+        """The tensors by every name that they have."""
+        return {name: record for record in self.records for name in record.names}
+
+    def payload(self, record: StoredRecord) -> memoryview:
+        """A tensor's payload where it lies, read-only."""
+        return self._room.view()[record.data_offset : record.data_offset + record.header.payload_bytes]
+
+
+class Draft(NamedTuple):
+    """An object being put: room that is its own, and nobody else sees.
+
+    Attributes:
+        image: The plan of its bytes.
+        tensors: Names and names block of each tensor.
+        metadata: The object's metadata, as in `ObjectInfo`.
+        room: Where its bytes go.
+    """
+
+    image: Image
+    names: Sequence[tuple[str, ...]]
+    metadata: bytes
+    room: Room
+
+    def write(self, tensor_index: int, offset: int, data: Buffer) -> None:
+        """Write a piece of a payload."""
+        self.room.write(self.image.slots[tensor_index].data_offset + offset, data)
+
+    def complete(self, sums: Sequence[int]) -> list[StoredRecord]:
+        """Write everything but the payloads, which must have been written."""
+        self.room.seal(self.image, sums)
+        return [
+            StoredRecord(names, slot.names, slot.header._replace(checksum=payload_sum), slot.data_offset)
+            for names, slot, payload_sum in zip(self.names, self.image.slots, sums, strict=True)
+        ]
+
+    def info(self, name: str, generation: int) -> ObjectInfo:
+        """What lists will show, published now."""
+        payload_bytes = sum(slot.header.payload_bytes for slot in self.image.slots)
+        return ObjectInfo(name, generation, len(self.names), payload_bytes, time.time_ns(), self.metadata)
+
+
+class Commit(NamedTuple):
+    """What came of a put.
+
+    Attributes:
+        generation: The generation it got.
+        repeated: Whether the same upload had been committed before, and nothing was done now.
+    """
+
+    generation: int
+    repeated: bool
+
+
+class Store(Protocol):
+    """Where objects are kept. Methods may block and may be called from any thread.
+
+    Attributes:
+        on_disk: Whether methods wait for a disk.
+    """
+
+    on_disk: bool
+
+    def draft(self, image: Image, names: Sequence[tuple[str, ...]], metadata: bytes) -> Draft:
+        """Room for an object; given back when the draft is dropped.
+
+        Raises:
+            Refusal: STORE_FULL.
+        """
+
+    def publish(
+        self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
+    ) -> Commit:
+        """Make a draft whose payloads are written the value of a name.
+
+        Args:
+            draft: The object.
+            sums: Checksums of its payloads.
+            name: Its name.
+            if_generation: Precondition on the present generation; 0: the name must not exist.
+            upload: Key to remember the commit by.
+
+        Raises:
+            Refusal: GENERATION_MISMATCH.
+        """
+
+    def committed(self, upload: bytes) -> int | None:
+        """The generation that an upload got, as far as it is remembered."""
+
+    def get(self, name: str, generation: int | None = None) -> StoredObject:
+        """The object of a name.
+
+        Raises:
+            Refusal: OBJECT_NOT_FOUND, or GENERATION_MISMATCH if that generation is gone.
+        """
+
+    def generation(self, name: str) -> int:
+        """The present generation of a name; 0 if there is none."""
+
+    def delete(self, name: str, if_generation: int | None) -> int:
+        """Remove a name, and return the generation that it had.
+
+        Raises:
+            Refusal: OBJECT_NOT_FOUND, GENERATION_MISMATCH.
+        """
+
+    def list(self, prefix: str, after: str, count: int) -> list[ObjectInfo]:
+        """The next objects in the order of their names, at most `count` but at least one if there is one."""
+
+    def close(self) -> None:
+        """Let go of everything that outlives the process."""
+
+
+def check_generation(name: str, wanted: int | None, present: int) -> None:
+    """Refuse a precondition that does not hold."""
+    if wanted is not None and wanted != present:
+        held = f"is at generation {present}" if present else "does not exist"
+        raise Refusal("GENERATION_MISMATCH", f"{name!r} {held}, not at {wanted or 'none'}")
+
+
+def not_found(name: str) -> Refusal:
+    """The refusal for a name that nothing is stored under."""
+    return Refusal("OBJECT_NOT_FOUND", f"no object is called {name!r}")
+
+
+# --- room -------------------------------------------------------------------------------------------------------------
+
+
+class Space:
+    """A number of bytes that is given out and never exceeded."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._lock = threading.Lock()
+
+    def reserve(self, size: int) -> None:
+        """Take bytes, or refuse: nothing stored is ever dropped to make room."""
+        with self._lock:
+            if self.used + size > self.limit:
+                raise Refusal("STORE_FULL", f"{size} bytes do not fit: {self.used} of {self.limit} are in use")
+            self.used += size
+
+    def release(self, size: int) -> None:
+        """Give bytes back."""
+        with self._lock:
+            self.used -= size
+
+
+class Room(Protocol):
+    """The bytes of one image: written while it is a draft, read once it is published."""
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Put bytes at a position."""
+
+    def seal(self, image: Image, sums: Sequence[int]) -> None:
+        """Make the image whole, given the sums of its payloads. No byte will change any more."""
+
+    def view(self) -> memoryview:
+        """All bytes, read-only; valid for as long as somebody holds the view."""
+
+
+class SmallRoom:
+    """Plain bytes. Of the image only the payloads are ever written: nobody asks for the rest of one so small."""
+
+    def __init__(self, size: int) -> None:
+        self._bytes = bytearray(size)
+
+    def write(self, position: int, data: Buffer) -> None:
+        self._bytes[position : position + len(data)] = data
+
+    def seal(self, image: Image, sums: Sequence[int]) -> None:
+        pass
+
+    def view(self) -> memoryview:
+        return memoryview(self._bytes).toreadonly()
+
+
+class DescriptorRoom:
+    """A file without a name or with one, written by calls and read through a mapping that lasts while it is in use.
+
+    Attributes:
+        fd: Its descriptor, closed with this object.
+    """
+
+    fd = -1
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd = fd
+        self._size = size
+        self._mapped: weakref.ref[mmap.mmap] | None = None
+
+    def write(self, position: int, data: Buffer) -> None:
+        left = memoryview(data)
+        while len(left):
+            # One call writes at most about 2 GiB, and less on a disk that fills up.
+            count = os.pwrite(self.fd, left, position)
+            position += count
+            left = left[count:]
+
+    def seal(self, image: Image, sums: Sequence[int]) -> None:
+        for position, piece in image.pieces(sums):
+            self.write(position, piece)
+
+    def view(self) -> memoryview:
+        mapped = self._mapped() if self._mapped is not None else None
+        if mapped is None:
+            mapped = mmap.mmap(self.fd, self._size, mmap.MAP_PRIVATE, mmap.PROT_READ)
+            self._mapped = weakref.ref(mapped)
+        return memoryview(mapped)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class MemoryRoom(DescriptorRoom):
+    """A memfd."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), size)
+        os.ftruncate(self.fd, size)
+
+    def seal(self, image: Image, sums: Sequence[int]) -> None:
+        super().seal(image, sums)
+        fcntl.fcntl(self.fd, *_SEALS)
+
+
+# --- the store in memory ----------------------------------------------------------------------------------------------
+
+
+class MemoryStore:
+    """Objects in this process's memory. Bounded: refuses what does not fit."""
+
+    on_disk = False
+
+    def __init__(self, limit_bytes: int, retention_ns: int, max_remembered: int = 100_000) -> None:
+        """An empty store.
+
+        Args:
+            limit_bytes: Most bytes of all images, drafts and replaced objects still being read included.
+            retention_ns: How long committed uploads are remembered.
+            max_remembered: Most of them.
+        """
+        self.space = Space(limit_bytes)
+        self._retention_ns = retention_ns
+        self._max_remembered = max_remembered
+        self._lock = threading.Lock()
+        self._objects: dict[str, StoredObject] = {}
+        self._names: list[str] = []  # in code point order, which is the byte order of UTF-8
+        self._past: weakref.WeakValueDictionary[int, StoredObject] = weakref.WeakValueDictionary()
+        self._last = time.time_ns() // 1000
+        self._uploads: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+
+    def draft(self, image: Image, names: Sequence[tuple[str, ...]], metadata: bytes) -> Draft:
+        size = image.size
+        self.space.reserve(size)
+        try:
+            room: SmallRoom | MemoryRoom = SmallRoom(size) if size < INLINE_IMAGE_BYTES else MemoryRoom(size)
+        except BaseException:
+            self.space.release(size)
+            raise
+        weakref.finalize(room, self.space.release, size).atexit = False
+        return Draft(image, names, metadata, room)
+
+    def publish(
+        self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
+    ) -> Commit:
+        records = draft.complete(sums)
+        with self._lock:
+            if upload is not None and upload in self._uploads:
+                return Commit(self._uploads[upload][0], True)
+            present = self._objects.get(name)
+            check_generation(name, if_generation, present.info.generation if present else 0)
+            self._last += 1
+            stored = StoredObject(draft.info(name, self._last), records, draft.room)
+            self._objects[name] = self._past[self._last] = stored
+            if present is None:
+                insort(self._names, name)
+            if upload is not None:
+                self._remember(upload, self._last)
+            return Commit(self._last, False)
+
+    def _remember(self, upload: bytes, generation: int) -> None:
+        now = time.monotonic_ns()
+        self._uploads[upload] = (generation, now + self._retention_ns)
+        while len(self._uploads) > self._max_remembered or next(iter(self._uploads.values()))[1] < now:
+            self._uploads.popitem(last=False)
+
+    def committed(self, upload: bytes) -> int | None:
+        with self._lock:
+            found = self._uploads.get(upload)
+        return found[0] if found is not None else None
+
+    def get(self, name: str, generation: int | None = None) -> StoredObject:
+        with self._lock:
+            present = self._objects.get(name)
+            if generation is None:
+                if present is None:
+                    raise not_found(name)
+                return present
+            past = self._past.get(generation)
+        if past is None or past.info.name != name:
+            check_generation(name, generation, present.info.generation if present else 0)
+            raise not_found(name)
+        return past
+
+    def generation(self, name: str) -> int:
+        with self._lock:
+            present = self._objects.get(name)
+        return present.info.generation if present is not None else 0
+
+    def delete(self, name: str, if_generation: int | None) -> int:
+        with self._lock:
+            present = self._objects.get(name)
+            if present is None:
+                raise not_found(name)
+            check_generation(name, if_generation, present.info.generation)
+            del self._objects[name]
+            del self._names[bisect_left(self._names, name)]
+            return present.info.generation
+
+    def list(self, prefix: str, after: str, count: int) -> list[ObjectInfo]:
+        found = []
+        with self._lock:
+            at = bisect_left(self._names, max(prefix, after))
+            if at < len(self._names) and self._names[at] == after:
+                at += 1
+            for name in self._names[at : at + count]:
+                if not name.startswith(prefix):
+                    break
+                found.append(self._objects[name].info)
+        return found
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,164 @@
+"""Uploads in progress: whose they are, how far they have come, and how long they are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dlpack_wire.chunks import Arrival, Piece
+
+from .status import Refusal
+from .store import Draft
+
+
+@dataclass(eq=False)
+class Upload:
+    """One upload.
+
+    Attributes:
+        key: Owner and id, or None if it cannot be resumed.
+        owner: Who sends it.
+        name: Name of the object.
+        if_generation: Precondition on the name's generation.
+        metadata: The object's metadata, serialized for `ObjectInfo` and for the image.
+        arrival: What has come.
+        draft: Where it goes, once all headers have come.
+        busy: Whether a call is receiving it.
+        unwanted: Whether to drop it as soon as nobody is receiving it.
+        expires_ns: When it will be dropped, on the monotonic clock.
+    """
+
+    key: bytes | None
+    owner: str
+    name: str
+    if_generation: int | None
+    metadata: tuple[bytes, bytes]
+    arrival: Arrival
+    draft: Draft | None = None
+    busy: bool = True
+    unwanted: bool = False
+    expires_ns: int = 0
+
+    def take(self, piece: Piece) -> None:
+        """Check a chunk and write it where it belongs."""
+        assert self.draft is not None
+        self.arrival.chunk(piece)
+        self.draft.write(piece.tensor_index, piece.offset, piece.data)
+
+
+class Uploads:
+    """The uploads that can be resumed. Each belongs to its owner; nobody else sees it."""
+
+    def __init__(
+        self,
+        retention_ns: int,
+        max_count: int = 64,
+        max_bytes: int = 1 << 62,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """No uploads.
+
+        Args:
+            retention_ns: How long an interrupted upload is kept.
+            max_count: Most uploads of one owner.
+            max_bytes: Most bytes that the images of one owner's uploads will have.
+            clock: Tells the time.
+        """
+        self.retention_ns = retention_ns
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._uploads: dict[bytes, Upload] = {}
+
+    def __len__(self) -> int:
+        return len(self._uploads)
+
+    def add(self, upload: Upload) -> None:
+        """Keep a new upload, if it has a key. One of the same key that nobody is receiving is dropped.
+
+        Raises:
+            Refusal: UPLOAD_IN_PROGRESS, or TOO_MANY_REQUESTS if the owner has too many.
+        """
+        if upload.key is None:
+            return
+        present = self._uploads.get(upload.key)
+        if present is not None and present.busy:
+            raise _in_progress()
+        owned = sum(other.owner == upload.owner for other in self._uploads.values() if other is not present)
+        if owned >= self._max_count:
+            raise Refusal("TOO_MANY_REQUESTS", f"{owned} unfinished uploads; at most {self._max_count} are allowed")
+        self._uploads[upload.key] = upload
+
+    def admit(self, upload: Upload, size: int) -> None:
+        """Refuse an upload whose image would take its owner over the limit.
+
+        Raises:
+            Refusal: STORE_FULL.
+        """
+        drafts = [other.draft for other in self._uploads.values() if other.owner == upload.owner]
+        total = size + sum(draft.image.size for draft in drafts if draft is not None)
+        if total > self._max_bytes:
+            raise Refusal(
+                "STORE_FULL", f"unfinished uploads would take {total} bytes; at most {self._max_bytes} are allowed"
+            )
+
+    def resume(self, key: bytes) -> Upload:
+        """Go on receiving an upload.
+
+        Raises:
+            Refusal: UPLOAD_NOT_FOUND, UPLOAD_IN_PROGRESS.
+        """
+        upload = self.find(key)
+        if upload is None:
+            raise _not_found()
+        if upload.busy:
+            raise _in_progress()
+        upload.busy = True
+        return upload
+
+    def find(self, key: bytes) -> Upload | None:
+        """An upload of which all headers have come."""
+        self.expire()
+        upload = self._uploads.get(key)
+        return upload if upload is not None and upload.draft is not None else None
+
+    def pause(self, upload: Upload) -> None:
+        """Nobody is receiving it any more: keep it for a while, if there is something to go on with."""
+        upload.busy = False
+        upload.expires_ns = self._clock() + self.retention_ns
+        if upload.draft is None or upload.unwanted:
+            self.drop(upload)
+
+    def discard(self, key: bytes) -> None:
+        """Drop an upload as soon as nobody is receiving it.
+
+        Raises:
+            Refusal: UPLOAD_NOT_FOUND.
+        """
+        upload = self._uploads.get(key)
+        if upload is None:
+            raise _not_found()
+        upload.unwanted = True
+        if not upload.busy:
+            self.drop(upload)
+
+    def drop(self, upload: Upload) -> None:
+        """Forget an upload and give back its room."""
+        upload.draft = None  # now, not when the last traceback that knows the upload is gone
+        if upload.key is not None and self._uploads.get(upload.key) is upload:
+            del self._uploads[upload.key]
+
+    def expire(self) -> None:
+        """Drop those whose time is over."""
+        now = self._clock()
+        for upload in [u for u in self._uploads.values() if not u.busy and u.expires_ns <= now]:
+            self.drop(upload)
+
+
+def _in_progress() -> Refusal:
+    return Refusal("UPLOAD_IN_PROGRESS", "the same upload is being received by another call")
+
+
+def _not_found() -> Refusal:
+    return Refusal("UPLOAD_NOT_FOUND", "no such upload: never seen, expired, or somebody else's")

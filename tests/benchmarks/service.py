@@ -1,0 +1,102 @@
+"""put, get, store and fetch over loopback TCP against gRPC that passes ready bytes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+from server_process import ROOT, running
+
+from dlpack_wire.client import CHANNEL_OPTIONS, connect
+
+from .grpc_peer import CHUNK_BYTES, SERVICE
+from .measure import Row, interleaved, rate_row, time_row
+
+LARGE_BYTES = int(os.environ.get("DLPACK_WIRE_BENCH_BYTES", 1 << 30))
+SMALL_BYTES = 4096
+
+
+class Peer:
+    """A client of the peer."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
+        self._put = self._channel.stream_unary(f"/{SERVICE}/Put")
+        self._get = self._channel.unary_stream(f"/{SERVICE}/Get")
+        self._echo = self._channel.unary_unary(f"/{SERVICE}/Echo")
+        self._chunk = bytes(CHUNK_BYTES)
+        self._small = bytes(SMALL_BYTES)
+
+    def put(self) -> None:
+        self._put(self._chunk for _ in range(LARGE_BYTES // CHUNK_BYTES))
+
+    def get(self) -> None:
+        """Receive into one array."""
+        array = np.empty(LARGE_BYTES, np.uint8)
+        offset = 0
+        for message in self._get(LARGE_BYTES.to_bytes(8, "little")):
+            array[offset : offset + len(message)] = np.frombuffer(message, np.uint8)
+            offset += len(message)
+
+    def echo(self) -> None:
+        self._echo(self._small)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+@contextmanager
+def peer() -> Iterator[Peer]:
+    """A peer's client and server, the latter in a process of its own."""
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "server"), os.environ.get("PYTHONPATH", "")))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.benchmarks.grpc_peer"],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    client = Peer(f"127.0.0.1:{int(process.stdout.readline())}")
+    try:
+        yield client
+    finally:
+        client.close()
+        process.communicate(timeout=10)
+
+
+def rows() -> Iterator[Row]:
+    with running("--max-store-bytes", "8GiB") as server, connect(server.address) as client, peer() as identity:
+        large: Any = np.zeros(LARGE_BYTES, np.uint8)
+        large[:: 4096] = 1  # pages of its own, not the one of zeros
+        small = np.arange(SMALL_BYTES, dtype=np.uint8)
+        client.put("large", large)
+        client.put("small", small)
+
+        def put() -> None:
+            client.put("large", large)
+
+        took = interleaved(
+            {"put": put, "peer put": identity.put, "get": lambda: client.get("large"), "peer get": identity.get},
+            rounds=5,
+        )
+        size = f"{LARGE_BYTES >> 20} MiB"
+        yield rate_row(f"put {size} over TCP", took["put"], "identity stream into a memfd", took["peer put"], 0.85)
+        yield rate_row(f"get {size} over TCP", took["get"], "identity stream into one array", took["peer get"], 0.85)
+        took = interleaved(
+            {
+                "put": lambda: client.put("small", small),
+                "get": lambda: client.get("small"),
+                "peer": identity.echo,
+            },
+            rounds=15,
+            loops=100,
+        )
+        yield time_row("put 4 KiB over TCP", took["put"], "identity unary call", took["peer"], 1.3)
+        yield time_row("get 4 KiB over TCP", took["get"], "identity unary call", took["peer"], 1.3)

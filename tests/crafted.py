@@ -1,0 +1,142 @@
+"""Tensor files made by hand, byte by byte: every field can be left out, doubled, or lie.
+
+The format is written out here a second time on purpose: sharing the library's own writer would hide its mistakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import xxhash
+
+MAGIC = b"\x09DLPWIRE1"
+END = b"\x31DLPWIREE"
+
+
+def xxh3(content: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(content)
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def fixed(number: int, value: int) -> bytes:
+    return varint(number << 3 | 1) + (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def text(key: str | bytes, value: str) -> bytes:
+    """One entry of a metadata map."""
+    encoded = key if isinstance(key, bytes) else key.encode()
+    return field(1, encoded) + field(2, field(1, value.encode()))
+
+
+def header_of(shape: Sequence[int], code: int = 1, bits: int = 8, order: int = 0, payload_sum: int | None = None) -> bytes:
+    """Header fields of a row-major tensor; uint8 unless it is said otherwise."""
+    dtype = (b"\x08" + varint(code) if code else b"") + b"\x10" + varint(bits) + b"\x18\x01"
+    content = field(4, dtype) + (field(5, b"".join(map(varint, shape))) if shape else b"")
+    content += b"\x40" + varint(order) if order else b""
+    return content + (fixed(9, payload_sum) if payload_sum is not None else b"")
+
+
+def names_of(name: str, aliases: Sequence[str] = (), metadata: Sequence[bytes] = ()) -> bytes:
+    block = field(1, name.encode()) if name else b""
+    return block + b"".join(field(2, a.encode()) for a in aliases) + b"".join(field(3, m) for m in metadata)
+
+
+def entry(names: bytes, header: bytes, record_offset: int, data_offset: int, data_bytes: int) -> bytes:
+    """One line of an index."""
+    offsets = fixed(5, record_offset) + fixed(6, data_offset) + fixed(7, data_bytes)
+    return field(1, names + field(4, header) + offsets)
+
+
+def record(
+    names: bytes, header: bytes, payload: bytes, offset: int, *, alignment: int = 64, tail: bytes = b""
+) -> tuple[bytes, int]:
+    """A record that begins at `offset`, and the position of its payload in it; `tail` is put behind the payload."""
+    for padding in range(alignment * 4 + 1):
+        middle = header + (field(14, bytes(padding)) if padding else b"")
+        middle += b"\x7a" + varint(len(payload)) if payload else b""
+        tensor = b"\x7a" + varint(len(middle) + len(payload) + len(tail)) + middle
+        inner = names + fixed(14, 0) + tensor
+        head = b"\x12" + varint(len(inner) + len(payload) + len(tail)) + inner
+        if not payload or (offset + len(head)) % alignment == 0:
+            break
+    return with_sum(head, names) + payload + tail, len(head)
+
+
+def with_sum(head: bytes, names: bytes) -> bytes:
+    """A record's head with the sum of it filled in, which stands behind the names."""
+    at = head.index(names + b"\x71") + len(names) + 1
+    zeroed = head[:at] + bytes(8) + head[at + 8 :]
+    return head[:at] + xxh3(zeroed).to_bytes(8, "little") + head[at + 8 :]
+
+
+class CraftedFile:
+    """A file in the making.
+
+    Attributes:
+        content: Its bytes so far.
+        lines: Entries for the next index; change them at will.
+    """
+
+    def __init__(self) -> None:
+        self.content = bytearray(MAGIC)
+        self.lines: list[bytes] = []
+        self.trailer = (0, 0)
+
+    def add(
+        self,
+        name: str = "a",
+        payload: bytes = b"\x01\x02\x03\x04",
+        *,
+        aliases: Sequence[str] = (),
+        metadata: Sequence[bytes] = (),
+        header: bytes | None = None,
+        indexed: bool = True,
+    ) -> int:
+        """Append a uint8 vector and its index entry; return the record's position."""
+        begin = len(self.content)
+        names = names_of(name, aliases, metadata)
+        header = header_of([len(payload)], payload_sum=xxh3(payload)) if header is None else header
+        written, data_at = record(names, header, payload, begin)
+        self.content += written
+        if indexed:
+            self.lines.append(entry(names, header, begin, begin + data_at, len(payload)))
+        return begin
+
+    def finish(self, ending: bytes = b"", base: tuple[int, int] | None = None) -> bytes:
+        """Append the index and the trailer; return the whole file."""
+        if base is not None:
+            ending += fixed(3, base[0]) + fixed(4, base[1])
+        return self.close(field(3, b"".join(self.lines) + ending))
+
+    def close(self, index: bytes) -> bytes:
+        """Append these index bytes and a trailer that fits them."""
+        begin = len(self.content)
+        covered = index + fixed(4, begin)
+        self.trailer = (begin, xxh3(covered))
+        self.content += covered + fixed(5, self.trailer[1]) + END
+        self.lines = []
+        return bytes(self.content)
+
+
+def two_generations() -> bytes:
+    """A small valid file of two generations; the second one takes a name over."""
+    f = CraftedFile()
+    f.add("a", b"\x01\x02\x03", aliases=["tied"], metadata=[text("unit", "m")])
+    f.add("b", b"")
+    f.finish(field(2, text("made", "by hand")))
+    base = f.trailer
+    f.add("a", b"\x05\x06\x07\x08")
+    f.add("c", b"\x09")
+    return f.finish(base=base)

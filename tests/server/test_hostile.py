@@ -1,0 +1,144 @@
+"""Whatever bytes come in, a status goes out, and the server lives, in bounded memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from server_process import ServerProcess, running
+
+import dlpack_wire as dw
+from dlpack_wire.client import SERVICE, connect
+from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
+from dlpack_wire.v1 import tensor_service_pb2 as pb
+from dlpack_wire.wire import varint
+
+MIB = 1 << 20
+RECORD = tensor_file_pb2.TensorRecord(name="w", aliases=["v"], tensor=dw.to_proto(np.arange(6.0)))
+RECORD.metadata["k"].double_value = 1.5
+HEADER = tensor_file_pb2.TensorRecord()
+HEADER.CopyFrom(RECORD)
+HEADER.tensor.ClearField("data")
+START = pb.PutStart(name="n", upload_id=bytes(16), record_count=1, payload_bytes=48, if_generation=3)
+SELECTION = pb.AxisSelection(range=pb.AxisSelection.Range(start=1, step=-1))
+
+VALID: dict[str, Any] = {
+    "GetServerInfo": pb.GetServerInfoRequest(),
+    "Store": pb.StoreRequest(name="n", upload_id=bytes(16), records=[RECORD], metadata=RECORD.metadata),
+    "Fetch": pb.FetchRequest(name="n", tensors=["w"]),
+    "Put": pb.PutRequest(
+        start=START, records=[HEADER], chunk=pb.Chunk(data=RECORD.tensor.data, running_xxh3_64=1), finish=True
+    ),
+    "GetUploadStatus": pb.GetUploadStatusRequest(upload_id=bytes(16)),
+    "Get": pb.GetRequest(name="n", tensors=["w"], generation=4, selections=[SELECTION], start_offset=7),
+    "Stat": pb.StatRequest(name="n", first_record=1, max_record_count=2),
+    "List": pb.ListRequest(prefix="n", page_size=3, page_token="n"),
+    "Delete": pb.DeleteRequest(name="n", if_generation=1),
+}
+
+
+def mutations(message: bytes, count: int, seed: int) -> Iterator[bytes]:
+    """The message cut short, with flipped bits, doubled, and random bytes."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        yield message[: chance.randrange(len(message) + 1)]
+        if message:
+            flipped = bytearray(message)
+            for _ in range(chance.choice((1, 1, 2, 5))):
+                flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
+            yield bytes(flipped)
+        yield chance.randbytes(chance.randrange(60))
+        yield message + message[chance.randrange(len(message) + 1) :]
+
+
+def call(channel: grpc.Channel, method: str, request: bytes) -> grpc.StatusCode:
+    """The status that raw bytes are answered with."""
+    descriptor = pb.DESCRIPTOR.services_by_name["TensorService"].methods_by_name[method]
+    path = f"/{SERVICE}/{method}"
+    try:
+        if descriptor.client_streaming:
+            channel.stream_unary(path)(iter([request]), timeout=10)
+        elif descriptor.server_streaming:
+            list(channel.unary_stream(path)(request, timeout=10))
+        else:
+            channel.unary_unary(path)(request, timeout=10)
+    except grpc.RpcError as error:
+        code, details = error.code(), error.details() or ""
+    else:
+        code, details = grpc.StatusCode.OK, ""
+    assert code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), (method, request, details)
+    assert "Traceback" not in details
+    return code
+
+
+def bombard(server: ServerProcess, method: str, count: int, seed: int = 0) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        for request in mutations(VALID[method].SerializeToString(), count, seed):
+            code = call(channel, method, request)
+            assert code not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE), (method, request)
+    with connect(server.address, timeout=10) as client:
+        client.put("alive", np.arange(3))
+        assert client.get("alive").shape == (3,)
+
+
+@pytest.mark.parametrize("method", VALID)
+def test_any_bytes_are_answered(server: ServerProcess, method: str) -> None:
+    bombard(server, method, 60)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", VALID)
+def test_many_more_bytes_are_answered(server: ServerProcess, method: str) -> None:
+    for seed in range(20):
+        bombard(server, method, 500, seed)
+
+
+def length_delimited(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def greedy() -> Iterator[tuple[str, bytes]]:
+    """Small or legal-sized messages that would take much memory if they were believed."""
+    exabyte = dlpack_pb2.DLTensor(dtype=dlpack_pb2.DLDataType(code=1, bits=8, lanes=1), shape=[1 << 60])
+    record = tensor_file_pb2.TensorRecord(tensor=exabyte)
+    yield "Store", pb.StoreRequest(name="n", records=[record]).SerializeToString()
+    start = pb.PutStart(name="n", record_count=1, payload_bytes=1 << 60)
+    yield "Put", pb.PutRequest(start=start, records=[record]).SerializeToString()
+    start.record_count = 1 << 60
+    yield "Put", pb.PutRequest(start=start).SerializeToString()
+    many = length_delimited(1, b"n") + length_delimited(15, b"") * (MIB // 2)
+    yield "Store", many
+    small = length_delimited(15, exabyte.SerializeToString())
+    yield "Store", length_delimited(1, b"n") + length_delimited(15, small) * 100_000
+    yield "Store", length_delimited(1, b"n") + length_delimited(4, b"") * MIB
+    yield "Store", length_delimited(1, b"n") + length_delimited(15, length_delimited(2, b"") * MIB)
+    yield "Store", length_delimited(1, b"n") + length_delimited(15, length_delimited(3, b"") * (MIB // 4))
+    shape = length_delimited(5, b"\x01" * (3 * MIB))
+    yield (
+        "Store",
+        length_delimited(1, b"n")
+        + length_delimited(15, length_delimited(15, b"\x22\x06\x08\x01\x10\x08\x18\x01" + shape)),
+    )
+    yield "Fetch", length_delimited(1, b"n") + length_delimited(2, b"") * MIB
+    yield "Get", length_delimited(1, b"n") + length_delimited(4, b"") * MIB
+    yield "List", pb.ListRequest(page_size=1 << 31).SerializeToString()
+
+
+def test_memory_is_bounded_by_what_really_came() -> None:
+    with running("--max-store-bytes", "1GiB") as server, grpc.insecure_channel(server.address) as channel:
+        call(channel, "GetServerInfo", b"")
+        before = server.peak_bytes()
+        for method, request in greedy():
+            assert len(request) < 4 * MIB
+            assert call(channel, method, request) != grpc.StatusCode.OK, (method, request[:50])
+        assert server.peak_bytes() - before < 160 * MIB
+
+
+def test_messages_over_the_limit_leave_the_connection_usable(server: ServerProcess) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        assert call(channel, "Store", bytes(5 * MIB)) == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert call(channel, "GetServerInfo", b"") == grpc.StatusCode.OK

@@ -1,0 +1,316 @@
+"""Puts that break a rule, break off, are repeated, are continued: nothing half is ever seen."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from server_process import ServerProcess, eventually, running
+
+import dlpack_wire as dw
+from dlpack_wire.checksum import xxh3
+from dlpack_wire.client import Client, connect
+from dlpack_wire.v1 import tensor_file_pb2
+from dlpack_wire.v1 import tensor_service_pb2 as pb
+from dlpack_wire.v1 import tensor_service_pb2_grpc as pb_grpc
+
+MIB = 1 << 20
+PAYLOAD = np.random.default_rng(0).integers(0, 255, 3 * MIB, np.uint8)
+BYTES = PAYLOAD.tobytes()
+OLD = np.arange(3)
+
+
+def start(name: str, upload_id: bytes = b"", **more: Any) -> pb.PutRequest:
+    tensor = dw.to_proto(PAYLOAD[:0])
+    tensor.shape[0] = len(BYTES)
+    tensor.ClearField("data_xxh3_64")
+    fields = {"record_count": 1, "payload_bytes": len(BYTES), **more}
+    return pb.PutRequest(
+        start=pb.PutStart(name=name, upload_id=upload_id, **fields),
+        records=[tensor_file_pb2.TensorRecord(tensor=tensor)],
+    )
+
+
+def chunk(begin: int, end: int, **more: Any) -> pb.PutRequest:
+    fields = {"offset": begin, "data": BYTES[begin:end], "running_xxh3_64": xxh3(BYTES[:end]), **more}
+    return pb.PutRequest(chunk=pb.Chunk(**fields))
+
+
+def chunks(begin: int = 0, size: int = MIB) -> list[pb.PutRequest]:
+    made = [chunk(at, min(at + size, len(BYTES))) for at in range(begin, len(BYTES), size)]
+    made[-1].finish = True
+    return made
+
+
+FINISH = pb.PutRequest(finish=True)
+Build = Callable[[str], list[pb.PutRequest]]
+
+WRONG: dict[str, tuple[Build, str, str]] = {
+    "no start": (lambda n: chunks(), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "nothing at all": (lambda n: [], "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "two starts": (lambda n: [start(n), start(n), *chunks()], "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "a start later": (lambda n: [start(n), *chunks()[:2], start(n)], "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "no name": (lambda n: [start(""), *chunks()], "INVALID_ARGUMENT", "INVALID_NAME"),
+    "chunk doubled": (
+        lambda n: [start(n), chunks()[0], *chunks()],
+        "INVALID_ARGUMENT",
+        "CHUNK_OUT_OF_ORDER",
+    ),
+    "chunks reordered": (
+        lambda n: [start(n), *reversed(chunks())],
+        "INVALID_ARGUMENT",
+        "CHUNK_OUT_OF_ORDER",
+    ),
+    "chunk missing": (lambda n: [start(n), chunks()[0], chunks()[2]], "INVALID_ARGUMENT", "CHUNK_OUT_OF_ORDER"),
+    "chunk too many": (
+        lambda n: [start(n), chunk(0, len(BYTES)), chunk(0, 1), FINISH],
+        "INVALID_ARGUMENT",
+        "CHUNK_OUT_OF_ORDER",
+    ),
+    "chunk of another tensor": (
+        lambda n: [start(n), chunk(0, MIB, tensor_index=1)],
+        "INVALID_ARGUMENT",
+        "CHUNK_OUT_OF_ORDER",
+    ),
+    "chunk without bytes": (lambda n: [start(n), chunk(0, 0)], "INVALID_ARGUMENT", "CHUNK_OUT_OF_ORDER"),
+    "wrong sum": (lambda n: [start(n), chunk(0, MIB, running_xxh3_64=1)], "DATA_LOSS", "CHECKSUM_MISMATCH"),
+    "other bytes": (lambda n: [start(n), chunk(0, MIB, data=bytes(MIB))], "DATA_LOSS", "CHECKSUM_MISMATCH"),
+    "no sum": (
+        lambda n: [start(n), pb.PutRequest(chunk=pb.Chunk(data=BYTES[:5]))],
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "finish too early": (lambda n: [start(n), chunks()[0], FINISH], "ABORTED", "UPLOAD_INCOMPLETE"),
+    "no finish": (lambda n: [start(n), *chunks()[:2], chunk(2 * MIB, 3 * MIB)], "ABORTED", "UPLOAD_INCOMPLETE"),
+    "finish before records": (
+        lambda n: [pb.PutRequest(start=start(n).start, finish=True)],
+        "ABORTED",
+        "UPLOAD_INCOMPLETE",
+    ),
+    "no records": (
+        lambda n: [pb.PutRequest(start=start(n, record_count=0).start)],
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "too many records": (
+        lambda n: [start(n, record_count=1 << 40)],
+        "RESOURCE_EXHAUSTED",
+        "OBJECT_TOO_LARGE",
+    ),
+    "other size announced": (
+        lambda n: [start(n, payload_bytes=5), *chunks()],
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "a terabyte announced": (lambda n: [terabyte(n)], "RESOURCE_EXHAUSTED", "STORE_FULL"),
+    "upload id of another size": (lambda n: [start(n, b"short")], "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "resume without id": (lambda n: [start(n, resume=True)], "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "resume of nothing": (
+        lambda n: [pb.PutRequest(start=pb.PutStart(upload_id=secrets.token_bytes(16), resume=True))],
+        "NOT_FOUND",
+        "UPLOAD_NOT_FOUND",
+    ),
+    "wrong generation": (
+        lambda n: [start(n, if_generation=7), *chunks()],
+        "FAILED_PRECONDITION",
+        "GENERATION_MISMATCH",
+    ),
+}
+
+
+def terabyte(name: str) -> pb.PutRequest:
+    request = start(name, payload_bytes=1 << 40)
+    request.records[0].tensor.shape[0] = 1 << 40
+    return request
+
+
+@pytest.mark.parametrize(("build", "code", "reason"), WRONG.values(), ids=WRONG)
+def test_what_breaks_a_rule_changes_nothing(
+    client: Client, stub: Any, name: str, build: Build, code: str, reason: str
+) -> None:
+    generation = client.put(name, OLD)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Put(iter(build(name)), timeout=30)
+    error: Any = caught.value
+    assert (error.code().name, dict(error.trailing_metadata())["dlpack-wire-reason"]) == (code, reason), error.details()
+    assert client.stat(name).generation == generation
+    assert np.array_equal(client.get(name).numpy(), OLD)
+
+
+def test_records_that_are_none(client: Client, stub: Any, name: str) -> None:
+    for fault in ("dtype", "shape", "names", "duplicate"):
+        request = start(name)
+        if fault == "dtype":
+            request.records[0].tensor.ClearField("dtype")
+        elif fault == "shape":
+            request.records[0].tensor.shape.append(-1)
+        elif fault == "names":
+            request.records[0].name = "a\0b"
+        else:
+            request.records[0].name = "a"
+            request.records[0].aliases.append("a")
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Put(iter([request, *chunks()]), timeout=30)
+        error: Any = caught.value
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, fault
+        reason = dict(error.trailing_metadata())["dlpack-wire-reason"]
+        assert reason == ("INVALID_TENSOR" if fault in ("dtype", "shape") else "INVALID_NAME")
+
+
+def test_refused_early_the_rest_is_not_sent(client: Client, name: str) -> None:
+    client.put(name, OLD)
+    seen: list[int] = []
+    with pytest.raises(dw.RemoteError) as caught:
+        client.put(name, np.zeros(400 * MIB, np.uint8), if_generation=1, progress=lambda done, _: seen.append(done))
+    assert caught.value.reason == "GENERATION_MISMATCH"
+    assert max(seen, default=0) < 200 * MIB
+
+
+def test_progress_that_raises_is_the_callers_own_error(client: Client, name: str) -> None:
+    client.put(name, OLD)
+
+    def give_up(done: int, total: int) -> None:
+        if done > 4 * MIB:
+            raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        client.put(name, np.zeros(20 * MIB, np.uint8), progress=give_up)
+    assert np.array_equal(client.get(name).numpy(), OLD)
+    with pytest.raises(LookupError, match="enough"):
+        client.get(client_put(client, name), progress=give_up)
+
+
+def client_put(client: Client, name: str) -> str:
+    client.put(name, np.zeros(20 * MIB, np.uint8))
+    return name
+
+
+def break_off(stub: Any, requests: list[pb.PutRequest], sent: Callable[[], bool]) -> None:
+    """Send requests, and cancel once the server has them."""
+    done = False
+
+    def endless() -> Iterator[pb.PutRequest]:
+        yield from requests
+        while not done:
+            if not call_is_active():
+                return
+
+    holder: list[Any] = []
+
+    def call_is_active() -> bool:
+        import time
+
+        time.sleep(0.01)
+        return not holder or holder[0].is_active()
+
+    holder.append(stub.Put.future(endless()))
+    eventually(sent)
+    done = True
+    holder[0].cancel()
+
+
+def status_of(stub: Any, upload_id: bytes) -> pb.GetUploadStatusResponse:
+    response: pb.GetUploadStatusResponse = stub.GetUploadStatus(
+        pb.GetUploadStatusRequest(upload_id=upload_id), timeout=10
+    )
+    return response
+
+
+def test_a_broken_upload_is_continued(client: Client, stub: Any, name: str) -> None:
+    upload_id = os.urandom(16)
+    assert status_of(stub, upload_id).state == pb.GetUploadStatusResponse.UNKNOWN
+    break_off(stub, [start(name, upload_id), chunk(0, MIB)], lambda: status_of(stub, upload_id).offset == MIB)
+    resume = pb.PutRequest(start=pb.PutStart(upload_id=upload_id, resume=True))
+
+    def resumable() -> bool:
+        try:
+            stub.Put(iter([resume]), timeout=10)
+        except grpc.RpcError as error:
+            return dict(error.trailing_metadata())["dlpack-wire-reason"] == "UPLOAD_INCOMPLETE"
+        return False
+
+    eventually(resumable)
+    status = status_of(stub, upload_id)
+    assert (status.state, status.tensor_index, status.offset) == (pb.GetUploadStatusResponse.RECEIVING, 0, MIB)
+    assert status.running_xxh3_64 == xxh3(BYTES[:MIB])
+    with pytest.raises(dw.NotFoundError):
+        client.get(name)
+    done = stub.Put(iter([resume, *chunks(MIB)]), timeout=30)
+    assert np.array_equal(client.get(name).numpy(), PAYLOAD)
+    status = status_of(stub, upload_id)
+    assert (status.state, status.generation) == (pb.GetUploadStatusResponse.COMMITTED, done.generation)
+    again = stub.Put(iter([resume]), timeout=30)
+    assert (again.already_committed, again.generation) == (True, done.generation)
+
+
+def test_an_upload_is_received_once_at_a_time_and_can_be_discarded(stub: Any, name: str) -> None:
+    upload_id = os.urandom(16)
+    holder: list[Any] = []
+
+    def slow() -> Iterator[pb.PutRequest]:
+        yield start(name, upload_id)
+        yield chunk(0, MIB)
+        eventually(lambda: bool(holder) and not holder[0].is_active())
+
+    holder.append(stub.Put.future(slow()))
+    eventually(lambda: status_of(stub, upload_id).offset == MIB)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Put(iter([start(name, upload_id), *chunks()]), timeout=10)
+    assert dict(caught.value.trailing_metadata())["dlpack-wire-reason"] == "UPLOAD_IN_PROGRESS"
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Put(iter([pb.PutRequest(start=pb.PutStart(upload_id=upload_id, discard=True))]), timeout=10)
+    assert caught.value.code() == grpc.StatusCode.ABORTED
+    holder[0].cancel()
+    eventually(lambda: status_of(stub, upload_id).state == pb.GetUploadStatusResponse.UNKNOWN)
+
+
+def test_given_up_puts_leave_nothing_behind(server: ServerProcess, client: Client, name: str) -> None:
+    big = np.zeros(64 * MIB, np.uint8)
+    client.put(name, big[: 2 * MIB])
+    files = server.descriptor_count()
+
+    def give_up(done: int, total: int) -> None:
+        raise LookupError
+
+    for _ in range(10):
+        with pytest.raises(LookupError):
+            client.put(name, big, progress=give_up)
+    eventually(lambda: server.descriptor_count() <= files)
+
+
+def test_interrupted_uploads_expire() -> None:
+    with running("--upload-retention-s", "0.3") as server, grpc.insecure_channel(server.address) as channel:
+        stub = pb_grpc.TensorServiceStub(channel)
+        upload_id = os.urandom(16)
+        assert status_of(stub, upload_id).state == pb.GetUploadStatusResponse.UNKNOWN
+        files = server.descriptor_count()
+        break_off(stub, [start("n", upload_id), chunk(0, MIB)], lambda: status_of(stub, upload_id).offset == MIB)
+        eventually(lambda: status_of(stub, upload_id).state == pb.GetUploadStatusResponse.UNKNOWN)
+        eventually(lambda: server.descriptor_count() <= files)
+
+
+def test_a_full_store_refuses_and_keeps_what_it_has() -> None:
+    with running("--max-store-bytes", "10MiB") as server, connect(server.address, timeout=30) as client:
+        client.put("a", np.zeros(6 * MIB, np.uint8))
+        for x in (np.zeros(6 * MIB, np.uint8), np.zeros(400 * MIB, np.uint8)):
+            with pytest.raises(dw.RemoteError) as caught:
+                client.put("b", x)
+            assert (caught.value.code, caught.value.reason) == ("RESOURCE_EXHAUSTED", "STORE_FULL")
+        client.put("b", np.zeros(3 * MIB, np.uint8))
+        client.delete("a")
+        eventually(lambda: bool(client.put("c", np.zeros(5 * MIB, np.uint8))))
+        assert client.get("b").shape == (3 * MIB,)
+
+
+def test_objects_over_the_limit_are_refused_at_once() -> None:
+    with running("--max-object-bytes", "2MiB") as server, connect(server.address, timeout=30) as client:
+        assert client.server_info().max_object_bytes == 2 * MIB
+        client.put("a", np.zeros(2 * MIB, np.uint8))
+        with pytest.raises(dw.RemoteError, match="at most 2097152") as caught:
+            client.put("b", np.zeros(2 * MIB + 1, np.uint8))
+        assert caught.value.reason == "OBJECT_TOO_LARGE"
