@@ -13,7 +13,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECK_TOOLS = ruff==0.17.6 mypy==2.4.1 types-protobuf==7.35.1.20260906 types-grpcio==1.85.0.20261028
 
-.PHONY: demo test check bench soak proto floors clean
+.PHONY: demo test check bench soak proto floors fuzz matrix clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

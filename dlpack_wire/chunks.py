@@ -230,8 +230,9 @@ def _walk(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, i
             return
         # Nearly every tag and length is one byte; anything else goes through the strict reader.
         tag = buffer[pos]
-        after = pos + 2 + buffer[pos + 1] if pos + 1 < end else 0
-        if 8 <= tag < 0x80 and tag & 7 == LEN and after <= end and buffer[pos + 1] < 0x80 and after:
+        size = buffer[pos + 1] if pos + 1 < end else 0x80
+        after = pos + 2 + size
+        if tag & 0x87 == LEN and tag >= 8 and size < 0x80 and after <= end:
             yield tag >> 3, LEN, pos, pos + 2, after
         else:
             field = read_field(buffer, pos, end)

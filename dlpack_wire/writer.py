@@ -19,7 +19,7 @@ from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, Plan, names_block, plan, pr
 from .remote import Upload, is_url
 from .replacement import Replacement
 from .sink import FileSink, Payload, Sink, StreamSink
-from .source import Layout, Source, plain_array
+from .source import Layout, plain_array
 
 SMALL_BYTES = 256 * 1024
 """Payloads up to this size are gathered into a buffer, so that many small ones cost few system calls."""

@@ -40,7 +40,9 @@ def text(key: str | bytes, value: str) -> bytes:
     return field(1, encoded) + field(2, field(1, value.encode()))
 
 
-def header_of(shape: Sequence[int], code: int = 1, bits: int = 8, order: int = 0, payload_sum: int | None = None) -> bytes:
+def header_of(
+    shape: Sequence[int], code: int = 1, bits: int = 8, order: int = 0, payload_sum: int | None = None
+) -> bytes:
     """Header fields of a row-major tensor; uint8 unless it is said otherwise."""
     dtype = (b"\x08" + varint(code) if code else b"") + b"\x10" + varint(bits) + b"\x18\x01"
     content = field(4, dtype) + (field(5, b"".join(map(varint, shape))) if shape else b"")

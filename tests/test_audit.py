@@ -49,7 +49,9 @@ def test_every_flipped_bit_of_two_generations_is_reported_with_its_place(path: P
         if bit // 8 in payloads:
             assert error.tensor in payloads[bit // 8]
         else:
-            assert error.tensor or any(part in str(error) for part in ("magic", "record", "index", "trailer", "version"))
+            assert error.tensor or any(
+                part in str(error) for part in ("magic", "record", "index", "trailer", "version")
+            )
 
 
 def test_every_byte_cut_off_is_reported(path: Path) -> None:

@@ -41,7 +41,7 @@ def test_any_pattern_of_flushes_stays_within_the_readers_cap(seed: int) -> None:
     pick = random.Random(seed)
     chain = Chain()
     for _ in range(5000):
-        chain.flush(pick.choice((0, 1, 1, 2, 7, 8, 9, 63, 64, 65, 1000, pick.randrange(10**pick.randrange(1, 8)))))
+        chain.flush(pick.choice((0, 1, 1, 2, 7, 8, 9, 63, 64, 65, 1000, pick.randrange(10 ** pick.randrange(1, 8)))))
     assert chain.longest < MAX_CHAIN
 
 

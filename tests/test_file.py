@@ -48,7 +48,9 @@ def test_any_array_comes_back_bit_for_bit(x: Array) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
 def test_every_type_in_every_layout_through_a_path(dtype: np.dtype[Any], order: str, tmp_path: Path) -> None:
-    tensors = {f"{shape}": lay_out(dtype, shape, order, 1) for shape in ((), (3,), (2, 3, 4), (1, 5), (0, 3), (3, 0, 2))}
+    tensors = {
+        f"{shape}": lay_out(dtype, shape, order, 1) for shape in ((), (3,), (2, 3, 4), (1, 5), (0, 3), (3, 0, 2))
+    }
     path = tmp_path / "t.dlpw"
     dw.save(path, tensors, durable=False)
     for mmap in (True, False):
@@ -128,7 +130,9 @@ def test_whole_files_parse_to_the_same_names_tensors_and_metadata() -> None:
         assert content[e.data_offset : e.data_offset + e.data_bytes] == r.tensor.data
         assert e.data_offset % 64 == 0
         assert list(e.header.shape) == list(r.tensor.shape)
-    assert parsed.index_offset == content.rindex(b"\x21" + parsed.index_offset.to_bytes(8, "little")) - index_size(index)
+    assert parsed.index_offset == content.rindex(b"\x21" + parsed.index_offset.to_bytes(8, "little")) - index_size(
+        index
+    )
 
 
 def index_size(index: tensor_file_pb2.TensorFileIndex) -> int:
@@ -158,7 +162,20 @@ def test_other_alignments_are_refused(alignment: int) -> None:
 
 
 def test_awkward_names_come_back() -> None:
-    names = ["../../etc/passwd", "/abs", "a/../b", "\u00e9", "e\u0301", "A", "a", " ", "\n", "\u202e", "ä" * 2048, "__metadata__"]
+    names = [
+        "../../etc/passwd",
+        "/abs",
+        "a/../b",
+        "\u00e9",
+        "e\u0301",
+        "A",
+        "a",
+        " ",
+        "\n",
+        "\u202e",
+        "ä" * 2048,
+        "__metadata__",
+    ]
     assert list(dw.load_dict(saved({name: np.array([i]) for i, name in enumerate(names)}))) == names
 
 

@@ -25,11 +25,7 @@ from dlpack_wire.v1 import tensor_file_pb2
 LIMIT = 1 << 16
 
 values = (
-    st.text()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False)
-    | st.booleans()
-    | st.binary(max_size=64)
+    st.text() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.booleans() | st.binary(max_size=64)
 )
 
 

@@ -145,9 +145,7 @@ BODY = HEADER + field(15, PAYLOAD)
         "metadata before alias": assemble(names=names_of("a", [], [text("k", "v")]) + field(2, b"b"), tensor=BODY),
         "name of another wire type": assemble(names=b"\x08\x01", tensor=BODY),
         "no sum": assemble(sum_field=b"", tensor=BODY),
-        "sum twice": with_sum(
-            field(2, names_of("a") + fixed(14, 0) + fixed(14, 0) + field(15, BODY)), names_of("a")
-        ),
+        "sum twice": with_sum(field(2, names_of("a") + fixed(14, 0) + fixed(14, 0) + field(15, BODY)), names_of("a")),
         "sum of another wire type": assemble(sum_field=field(14, bytes(8)), tensor=BODY),
         "unknown field twice": assemble(before=field(9, b"x") * 2, tensor=BODY),
         "no tensor": field(2, names_of("a") + fixed(14, 0)),
@@ -161,7 +159,9 @@ BODY = HEADER + field(15, PAYLOAD)
         "padding too long": assemble(tensor=HEADER + field(14, bytes(16385)) + field(15, PAYLOAD)),
         "padding twice": assemble(tensor=HEADER + field(14, b"\0") * 2 + field(15, PAYLOAD)),
         "dtype twice": assemble(tensor=HEADER[:8] + HEADER + field(15, PAYLOAD)),
-        "shape behind the sum": assemble(tensor=HEADER[:8] + fixed(9, xxh3(PAYLOAD)) + field(5, b"\4") + field(15, PAYLOAD)),
+        "shape behind the sum": assemble(
+            tensor=HEADER[:8] + fixed(9, xxh3(PAYLOAD)) + field(5, b"\4") + field(15, PAYLOAD)
+        ),
         "length longer than it needs": b"\x12" + b"\x80\x00",
         "another tag": b"\x1a" + assemble(tensor=BODY)[1:],
         "group": assemble(before=b"\x4b\x4c", tensor=BODY),

@@ -25,7 +25,10 @@ def test_everything_is_found_where_it_is() -> None:
     found = walked(content)
     assert found.records == [first, second, third]
     assert found.ends == [end, len(content)]
-    assert [begin for begin, _ in found.indexes] == [end - 27 - (found.indexes[0][1] - found.indexes[0][0]), f.trailer[0]]
+    assert [begin for begin, _ in found.indexes] == [
+        end - 27 - (found.indexes[0][1] - found.indexes[0][0]),
+        f.trailer[0],
+    ]
     assert (found.complete_end, found.end, found.stopped) == (len(content), len(content), None)
 
 

@@ -26,10 +26,8 @@ def main() -> int:
                 print(json.dumps(row.as_dict()))
             else:
                 met = "met" if row.met else "MISSED"
-                print(
-                    f"{row.name:52} {_seconds(row.ours):>12} {_seconds(row.theirs):>12}  {row.ratio:8.2f}  {row.target:>9}"
-                    f" {met:6} {row.peer}"
-                )
+                ours, theirs = _seconds(row.ours), _seconds(row.theirs)
+                print(f"{row.name:52} {ours:>12} {theirs:>12}  {row.ratio:8.2f}  {row.target:>9} {met:6} {row.peer}")
             sys.stdout.flush()
     return 0
 

@@ -11,9 +11,8 @@ import sys
 from typing import Any
 
 import grpc
-from grpc import aio
-
 from dlpack_wire_server.app import CHANNEL_OPTIONS
+from grpc import aio
 
 CHUNK_BYTES = 2 << 20
 SERVICE = "peer.Identity"

@@ -74,7 +74,7 @@ def peer() -> Iterator[Peer]:
 def rows() -> Iterator[Row]:
     with running("--max-store-bytes", "8GiB") as server, connect(server.address) as client, peer() as identity:
         large: Any = np.zeros(LARGE_BYTES, np.uint8)
-        large[:: 4096] = 1  # pages of its own, not the one of zeros
+        large[::4096] = 1  # pages of its own, not the one of zeros
         small = np.arange(SMALL_BYTES, dtype=np.uint8)
         client.put("large", large)
         client.put("small", small)
