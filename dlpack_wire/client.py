@@ -1,15 +1,20 @@
-"""Clients of a tensor server: `connect` for a blocking one."""
+"""Clients of a tensor server: a blocking one, made by `connect`, and an asynchronous one.
+
+Both only do what the generators of `exchange` ask for.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, overload
 
 import grpc
+from grpc import aio
 
 from .errors import NotFoundError, RemoteError
 from .exchange import Exchange, Farewell, Next, ObjectInfo, Open, Pause, Script, SendAll, ServerInfo, Unary
@@ -71,28 +76,47 @@ def connect(address: str, *, token: str | None = None, tls: Tls | None = None, t
     return Client(address, token=token, tls=tls, timeout=timeout)
 
 
-class Client:
+class _Connection:
+    """What both clients have: where the server is, how to speak to it, and for how long."""
+
+    def __init__(
+        self, address: str, *, token: str | None = None, tls: Tls | None = None, timeout: float | None = None
+    ) -> None:
+        """See `connect`."""
+        self.address = address
+        self._target, secure = _target(address)
+        self._credentials = _credentials(Tls() if tls is None and secure else tls)
+        self._options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS]
+        if tls is not None and tls.server_name is not None:
+            self._options.append(("grpc.ssl_target_name_override", tls.server_name))
+        self._metadata = (("authorization", f"Bearer {token}"),) if token is not None else ()
+        self._timeout = timeout
+        self._exchange = Exchange()
+        self._process = _claim_process()
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise RuntimeError("this client was made before a fork: make a new one in the child process")
+
+
+class Client(_Connection):
     """A tensor server's objects. May be used by several threads; not by a child process after a fork.
 
     Every operation raises `RemoteError` with the server's status, or `NotFoundError`. A lost connection is mended: the
-    operation goes on where it was, for as long as the server comes back within seconds.
+    operation goes on where it was, as long as the server comes back within seconds.
     """
 
     def __init__(
         self, address: str, *, token: str | None = None, tls: Tls | None = None, timeout: float | None = None
     ) -> None:
         """See `connect`."""
-        target, secure = _target(address)
-        if secure and tls is None:
-            tls = Tls()
-        self.address = address
-        self._timeout = timeout
-        self._metadata = (("authorization", f"Bearer {token}"),) if token is not None else ()
-        self._channel = _channel(target, tls)
-        self._exchange = Exchange()
+        super().__init__(address, token=token, tls=tls, timeout=timeout)
+        if self._credentials is None:
+            self._channel = grpc.insecure_channel(self._target, self._options)
+        else:
+            self._channel = grpc.secure_channel(self._target, self._credentials, self._options)
         self._calls: dict[tuple[str, str], Any] = {}
         self._farewells: list[Any] = []
-        self._process = os.getpid()
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
@@ -210,7 +234,8 @@ class Client:
         if self._process != os.getpid():
             return  # the parent's connection; the library would wait here for threads that a child does not have
         for farewell in self._farewells:
-            _wait(farewell)
+            with contextlib.suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
+                farewell.exception(timeout=_FAREWELL_S)
         self._channel.close()
 
     def __enter__(self) -> Client:
@@ -222,9 +247,8 @@ class Client:
     # --- driving ------------------------------------------------------------------------------------------------------
 
     def _run(self, script: Script[_T]) -> _T:
-        if self._process != os.getpid():
-            raise RuntimeError("this client was made before a fork: connect again in the child process")
-        drive = _Drive(self, self._timeout)
+        self._check_process()
+        drive = _Drive(self)
         try:
             command = next(script)
             while True:
@@ -251,9 +275,9 @@ class Client:
 class _Drive:
     """Does what one script asks for, within its time."""
 
-    def __init__(self, client: Client, timeout: float | None) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._deadline = time.monotonic() + timeout if timeout is not None else None
+        self._clock = _Clock(client._timeout)
         self._stream: Any = None
 
     def do(self, command: Any) -> Any:
@@ -261,12 +285,12 @@ class _Drive:
         try:
             if isinstance(command, Unary):
                 call = client._call("unary_unary", command.method)
-                return call(command.request, timeout=self._left(), metadata=client._metadata)
+                return call(command.request, timeout=self._clock.left(), metadata=client._metadata)
             if isinstance(command, Next):
                 return next(self._stream, None)
             if isinstance(command, SendAll):
                 call = client._call("stream_unary", command.method)
-                sending = call.future(command.requests, timeout=self._left(), metadata=client._metadata)
+                sending = call.future(command.requests, timeout=self._clock.left(), metadata=client._metadata)
                 try:
                     return sending.result()
                 except BaseException:
@@ -275,7 +299,7 @@ class _Drive:
             if isinstance(command, Open):
                 self.close()
                 call = client._call("unary_stream", command.method)
-                self._stream = call(command.request, timeout=self._left(), metadata=client._metadata)
+                self._stream = call(command.request, timeout=self._clock.left(), metadata=client._metadata)
                 return None
         except grpc.RpcError as error:
             raise remote_error(error) from None
@@ -287,18 +311,8 @@ class _Drive:
             )
             return None
         assert isinstance(command, Pause)
-        left = self._left()
-        time.sleep(command.seconds if left is None else min(command.seconds, left))
+        time.sleep(self._clock.cut(command.seconds))
         return None
-
-    def _left(self) -> float | None:
-        """Seconds until the deadline."""
-        if self._deadline is None:
-            return None
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise RemoteError("the operation's time is over", code="DEADLINE_EXCEEDED")
-        return left
 
     def close(self) -> None:
         """End a stream that is still open."""
@@ -307,9 +321,180 @@ class _Drive:
             self._stream = None
 
 
-def _wait(farewell: Any) -> None:
-    with contextlib.suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
-        farewell.exception(timeout=_FAREWELL_S)
+class AsyncClient(_Connection):
+    """A tensor server's objects, for asyncio. Operations are those of `Client`; they may run at the same time.
+
+    Payloads are hashed and copied chunk by chunk in the event loop.
+    """
+
+    def __init__(
+        self, address: str, *, token: str | None = None, tls: Tls | None = None, timeout: float | None = None
+    ) -> None:
+        """See `connect`. Must be made inside of a running event loop."""
+        super().__init__(address, token=token, tls=tls, timeout=timeout)
+        if self._credentials is None:
+            self._channel = aio.insecure_channel(self._target, self._options)
+        else:
+            self._channel = aio.secure_channel(self._target, self._credentials, self._options)
+        self._farewells: set[asyncio.Task[None]] = set()
+
+    async def put(
+        self,
+        name: str,
+        x: Any,
+        *,
+        metadata: Metadata | None = None,
+        if_generation: int | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        """As `Client.put`."""
+        return await self._run(self._exchange.put(name, x, metadata, if_generation, progress))
+
+    async def get(
+        self,
+        name: str,
+        *,
+        out: Any = None,
+        tensors: Sequence[str] = (),
+        index: Any = None,
+        generation: int | None = None,
+        progress: Progress | None = None,
+    ) -> Any:
+        """As `Client.get`."""
+        return await self._run(self._exchange.get(name, tensors, generation, index, out, progress))
+
+    async def stat(self, name: str) -> ObjectInfo:
+        """As `Client.stat`."""
+        return await self._run(self._exchange.stat(name))
+
+    async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        """As `Client.list`."""
+        token = ""
+        while True:
+            page, token = await self._run(self._exchange.list_page(prefix, token))
+            for info in page:
+                yield info
+            if not token:
+                return
+
+    async def delete(self, name: str, *, if_generation: int | None = None) -> int:
+        """As `Client.delete`."""
+        return await self._run(self._exchange.delete(name, if_generation))
+
+    async def server_info(self) -> ServerInfo:
+        """As `Client.server_info`."""
+        return await self._run(self._exchange.server_info())
+
+    async def close(self) -> None:
+        """End the connection. Tensors stay usable."""
+        if self._farewells:
+            await asyncio.wait(self._farewells)
+        await self._channel.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self, script: Script[_T]) -> _T:
+        self._check_process()
+        drive = _AsyncDrive(self)
+        try:
+            command = next(script)
+            while True:
+                try:
+                    answer = await drive.do(command)
+                except BaseException as error:
+                    command = script.throw(error)
+                else:
+                    command = script.send(answer)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+        finally:
+            drive.close()
+
+    def _call(self, kind: str, method: str) -> Any:
+        return getattr(self._channel, kind)(f"/{SERVICE}/{method}")
+
+    def _say_farewell(self, command: Farewell) -> None:
+        async def say() -> None:
+            call = self._call("stream_unary", command.method)
+            with contextlib.suppress(grpc.RpcError):
+                await call(iter((command.request,)), timeout=_FAREWELL_S, metadata=self._metadata)
+
+        task = asyncio.create_task(say())
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
+
+
+class _AsyncDrive:
+    """Does what one script asks for, within its time."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._clock = _Clock(client._timeout)
+        self._stream: Any = None
+
+    async def do(self, command: Any) -> Any:
+        client = self._client
+        try:
+            if isinstance(command, Unary):
+                call = client._call("unary_unary", command.method)
+                return await call(command.request, timeout=self._clock.left(), metadata=client._metadata)
+            if isinstance(command, Next):
+                message = await self._stream.read()
+                return None if message is aio.EOF else message
+            if isinstance(command, SendAll):
+                call = client._call("stream_unary", command.method)
+                return await call(command.requests, timeout=self._clock.left(), metadata=client._metadata)
+            if isinstance(command, Open):
+                self.close()
+                call = client._call("unary_stream", command.method)
+                self._stream = call(command.request, timeout=self._clock.left(), metadata=client._metadata)
+                return None
+        except grpc.RpcError as error:
+            raise remote_error(error) from None
+        if isinstance(command, Farewell):
+            client._say_farewell(command)
+            return None
+        assert isinstance(command, Pause)
+        await asyncio.sleep(self._clock.cut(command.seconds))
+        return None
+
+    def close(self) -> None:
+        """End a stream that is still open."""
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+
+
+class _Clock:
+    """How much time an operation has left."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._deadline = time.monotonic() + timeout if timeout is not None else None
+
+    def left(self) -> float | None:
+        """Seconds until the deadline, or None.
+
+        Raises:
+            RemoteError: It has passed.
+        """
+        if self._deadline is None:
+            return None
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise RemoteError("the operation's time is over", code="DEADLINE_EXCEEDED")
+        return left
+
+    def cut(self, seconds: float) -> float:
+        """A time to wait, not beyond the deadline."""
+        left = self.left()
+        return seconds if left is None else min(seconds, left)
 
 
 def remote_error(error: Any) -> RemoteError:
@@ -332,14 +517,28 @@ def _target(address: str) -> tuple[str, bool]:
     return address, False
 
 
-def _channel(target: str, tls: Tls | None) -> grpc.Channel:
+def _credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
     if tls is None:
-        return grpc.insecure_channel(target, CHANNEL_OPTIONS)
-    options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS]
-    if tls.server_name is not None:
-        options.append(("grpc.ssl_target_name_override", tls.server_name))
-    ca, key, cert = (_read(path) for path in (tls.ca, tls.key, tls.cert))
-    return grpc.secure_channel(target, grpc.ssl_channel_credentials(ca, key, cert), options)
+        return None
+    return grpc.ssl_channel_credentials(_read(tls.ca), _read(tls.key), _read(tls.cert))
+
+
+# The process that used gRPC through this module first.
+_first_process: int | None = None
+
+
+def _claim_process() -> int:
+    """This process's id, unless gRPC would hang in it."""
+    global _first_process
+    here = os.getpid()
+    if _first_process is None:
+        _first_process = here
+    elif _first_process != here and os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "0") in ("", "0", "false"):
+        raise RuntimeError(
+            "this process was forked from one that had a client, and gRPC does not survive that: start it with the "
+            "'spawn' or 'forkserver' method of multiprocessing, or set GRPC_ENABLE_FORK_SUPPORT=1 before the fork"
+        )
+    return here
 
 
 def _read(path: str | None) -> bytes | None:

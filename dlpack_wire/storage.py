@@ -108,7 +108,11 @@ class FetchedBytes:
                 self.fetch(memoryview(into), begin)
                 return into
             window = bytearray(min(WINDOW_BYTES, self.size - begin))
-            self.fetch(memoryview(window), begin)
+            try:
+                self.fetch(memoryview(window), begin)
+            except TruncatedError:  # a file that became shorter may still have what was asked for
+                window = bytearray(end - begin)
+                self.fetch(memoryview(window), begin)
             self._window, self._window_begin = window, begin
             at = 0
         return self._window[at : at + end - begin]

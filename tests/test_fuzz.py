@@ -112,8 +112,11 @@ def test_the_law_notices_memory_that_the_input_does_not_justify(monkeypatch: pyt
         ("0b0c", False),  # a group
         ("2203 0b0c 08", False),  # a group within
         ("0000", False),  # field 0
-        ("2a0b" + "ff" * 10 + "01", False),  # an extent of more than 64 bits
-        ("28" + "ff" * 9 + "7f", False),
+        ("2a0b" + "ff" * 10 + "01", False),  # an extent of more than 10 bytes
+        ("28" + "ff" * 10 + "01", False),
+        ("28" + "ff" * 9 + "7f", True),  # bits above 64 are dropped
+        ("a2" + "80" * 8 + "02" + "00", False),  # but not of tags
+        ("22" + "80" * 9 + "02", False),  # nor of lengths
         ("2a0a" + "ff" * 9 + "01", True),  # -1
         ("72818001" + "00" * 16385, False),  # padding over its cap
         ("72808001" + "00" * 16384, True),

@@ -52,8 +52,7 @@ def test_nothing_is_published_before_the_end(path: Path) -> None:
 def test_an_exception_publishes_nothing(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(ZeroDivisionError), dw.open(path, "w") as f:
-        f["a"] = np.arange(3)
-        raise ZeroDivisionError
+        f["a"] = np.arange(3 // len(f.metadata))
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
 

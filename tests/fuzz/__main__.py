@@ -20,7 +20,9 @@ BACK_ENDS = ("upb", "python")
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").strip())
     parser.add_argument("--seconds", type=int, default=900, help="in all, divided among targets and back ends")
-    parser.add_argument("--keep", action="store_true", help="write the smallest corpus with all coverage found")
+    parser.add_argument(
+        "--keep", action="store_true", help="write the shortest inputs that cover as much to the corpus"
+    )
     arguments = parser.parse_args()
     share = max(arguments.seconds // (len(TARGETS) * len(BACK_ENDS)), 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -31,10 +33,8 @@ def main() -> int:
                 print(target, back_end, fuzz(target, back_end, found, share), flush=True)
             compare(target, found)
             if arguments.keep:
-                small = Path(folder) / f"{target} small"
-                small.mkdir()
-                work(target, BACK_ENDS[0], "-merge=1", str(small), str(found))
-                corpus.write(target, [file.read_bytes() for file in small.iterdir()])
+                inputs = [file.read_bytes() for file in found.iterdir()]
+                corpus.write(target, [*corpus.seeds(target), *corpus.distil(target, inputs)])
     return 0
 
 

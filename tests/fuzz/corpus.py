@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
+from types import FrameType
+from typing import Any
+
+import dlpack_wire
 
 from .law import TARGETS
 
 HERE = Path(__file__).parent
 _VECTORS = HERE.parent / "data" / "vectors"
+_LIBRARY = str(Path(dlpack_wire.__file__).parent)
 MAX_INPUT_BYTES = 1024
 
 
@@ -42,6 +48,40 @@ def seeds(target: str) -> list[bytes]:
     cases = [case for name in ("valid", "invalid") for case in json.loads((_VECTORS / f"{name}.json").read_text())]
     wires = [bytes.fromhex(case["wire"]) if isinstance(case["wire"], str) else _joined(case["wire"]) for case in cases]
     return [wire for wire in wires if len(wire) <= MAX_INPUT_BYTES] + list(map(bytes.fromhex, _BROKE_THE_LAW))
+
+
+def distil(target: str, inputs: Iterable[bytes]) -> list[bytes]:
+    """The shortest inputs that take every step from line to line of the library that all of them take."""
+    kept, seen = [], set()
+    for content in sorted(set(inputs), key=lambda content: (len(content), content)):
+        steps: set[tuple[object, ...]] = set()
+        sys.settrace(_tracer(steps))
+        try:
+            verdict = TARGETS[target](content)
+        finally:
+            sys.settrace(None)
+        steps.add((verdict.split()[0],))
+        if not steps <= seen:
+            seen |= steps
+            kept.append(content)
+    return kept
+
+
+def _tracer(steps: set[tuple[object, ...]]) -> Callable[..., Any]:
+    def enter(frame: FrameType, event: str, argument: object) -> Any:
+        if _LIBRARY not in frame.f_code.co_filename:
+            return None
+        before = 0
+
+        def step(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal before
+            steps.add((frame.f_code, before, frame.f_lineno))
+            before = frame.f_lineno
+            return step
+
+        return step
+
+    return enter
 
 
 def _joined(parts: list[tuple[str, int]]) -> bytes:
