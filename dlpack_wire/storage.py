@@ -161,6 +161,11 @@ class PositionedBytes(FetchedBytes):
             os.close(self._fd)
 
 
+def unreserved(size: int) -> memoryview:
+    """Zeroed memory that takes room only where it is written to, however large it is."""
+    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE))
+
+
 def _check_size(now: int, end: int, then: int) -> None:
     if now < end:
         raise TruncatedError(

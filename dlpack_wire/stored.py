@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 from . import layout
 from .checksum import check_contents
 from .header import Header
-from .storage import FetchedBytes
+from .storage import FetchedBytes, unreserved
 from .tensor import Tensor, _basic, from_payload, is_foreign
 
 _GAP_BYTES = 64 * 1024
@@ -95,10 +95,10 @@ class StoredTensor(Tensor):
             return np.empty(part.shape, element)
         low, high = layout.span(part.shape, part.strides)
         size = high - low + part.itemsize
-        memory = np.empty(size, np.uint8)  # pages that are not written to take no room
+        memory = unreserved(size)
         origin = self._begin + self._header.byte_offset + first + low
         for begin, end in _pieces(part, -low, size):
-            self._source.fetch(memory[begin:end].data, origin + begin)
+            self._source.fetch(memory[begin:end], origin + begin)
         view: np.ndarray[Any, Any] = np.ndarray(part.shape, element, memory, -low, part.strides)
         # A copy gives back the pages between the elements, and is aligned for every consumer.
         return np.array(view, order="K")

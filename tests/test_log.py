@@ -452,7 +452,7 @@ def test_a_full_disk_is_told_once_and_ends_the_log() -> None:
 
 def test_close_reports_a_full_disk() -> None:
     for room in (5000, 10):
-        with pytest.raises(OSError, match="No space"):  # noqa: PT012
+        with pytest.raises(OSError, match="No space"):
             log = LogWriter(FullDisk(room))
             log.write("t", np.zeros(10_000, np.uint8))
             log.close()
