@@ -35,18 +35,21 @@ from .tensor import Tensor
 from .writer import FileWriter
 
 if TYPE_CHECKING:
-    from .client import Client, Tls, connect
+    from .async_client import AsyncClient
+    from .client import Client, connect
+    from .connection import Tls
     from .log import LogReader, LogRecord, LogWriter
 
 __version__ = "0.1.0"
 
 # What needs an extra is imported when it is first asked for.
 _LATER = {
+    "AsyncClient": "async_client",
     "Client": "client",
     "LogReader": "log",
     "LogRecord": "log",
     "LogWriter": "log",
-    "Tls": "client",
+    "Tls": "connection",
     "connect": "client",
 }
 
@@ -61,6 +64,7 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "AsyncClient",
     "ByteOrder",
     "ChecksumError",
     "Client",

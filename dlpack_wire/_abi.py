@@ -45,7 +45,7 @@ _get_destructor = _prototype(c_void_p, py_object)(("PyCapsule_GetDestructor", _a
 _memory_view = _prototype(py_object, c_void_p, c_ssize_t, c_int)(("PyMemoryView_FromMemory", _api))
 _DELETER = ctypes.CFUNCTYPE(None, c_void_p)
 _FROM_OBJECT = _prototype(c_int, py_object, c_void_p)
-_READ = 0x100
+_READ, _WRITE = 0x100, 0x200
 
 CAPSULE_TYPE = type(_prototype(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", _api))(1, b"", None))
 """`types.CapsuleType`, which Python has from 3.13 on."""
@@ -143,9 +143,9 @@ def read_int64s(address: int, count: int) -> tuple[int, ...]:
     return tuple(_INT64S[count].from_address(address)[:])
 
 
-def memory(address: int, size: int) -> memoryview:
-    """Memory as a read-only buffer. It owns nothing: whoever made the memory must be kept alive meanwhile."""
-    view: memoryview = _memory_view(address, size, _READ)
+def memory(address: int, size: int, writable: bool = False) -> memoryview:
+    """Memory as a buffer. It owns nothing: whoever made the memory must be kept alive meanwhile."""
+    view: memoryview = _memory_view(address, size, _WRITE if writable else _READ)
     return view
 
 

@@ -18,7 +18,7 @@ from . import dtype as dtypes
 from .device import CPU, HOST_READABLE, Device
 from .dtype import NATIVE, ByteOrder, DType
 from .errors import EncodeError, UnsupportedTensorError
-from .frameworks import settler
+from .frameworks import is_lazy, settler
 
 MAX_VERSION = (_abi.MAJOR, _abi.MINOR)
 
@@ -103,6 +103,31 @@ def borrow(x: Any) -> Borrowed:
             _READERS.clear()
         _READERS[kind] = reader
     return reader(x)
+
+
+def borrow_writable(x: Any) -> Borrowed:
+    """Borrow a tensor's memory to write into: that of a numpy array, or of an object whose library says it may be done.
+
+    Raises:
+        UnsupportedTensorError: The memory is read-only, is not that of `x` itself, or nothing says that it is.
+    """
+    if isinstance(x, np.ndarray):
+        if not x.flags.writeable:
+            raise UnsupportedTensorError("the array is read-only")
+        return borrow(x)
+    if is_lazy(x):
+        raise UnsupportedTensorError("a lazy view has no memory of its own to write into")
+    peek = peeker(x)
+    if peek is not None:
+        held, raw = peek(x)
+        return _from_raw(raw, False, MAX_VERSION, held, writable=True)
+    if not hasattr(type(x), "__dlpack__"):
+        return _refuse(x)
+    capsule = _ask(x)
+    kind = _abi.kind_of(capsule) if _abi.is_capsule(capsule) else None
+    if kind is None or not _abi.has_destructor(capsule):
+        raise UnsupportedTensorError(f"__dlpack__ returned {capsule!r}, which cannot be written into")
+    return _from_managed(_abi.pointer(capsule, kind), kind, capsule, writable=True)
 
 
 _READERS: dict[type, Callable[[Any], Borrowed]] = {}
@@ -248,9 +273,11 @@ def _borrow_capsule(capsule: Any) -> Borrowed:
     return borrowed
 
 
-def _from_managed(managed: int, kind: bytes, owner: object) -> Borrowed:
+def _from_managed(managed: int, kind: bytes, owner: object, writable: bool = False) -> Borrowed:
     raw, flags, version = _abi.read_managed(managed, kind)
-    return _from_raw(raw, bool(flags & layout.FLAG_SUBBYTE_PADDED), version, owner)
+    if writable and (version is None or flags & (layout.FLAG_READ_ONLY | layout.FLAG_IS_COPIED)):
+        raise UnsupportedTensorError("its library does not lend its own memory for writing")
+    return _from_raw(raw, bool(flags & layout.FLAG_SUBBYTE_PADDED), version, owner, writable)
 
 
 Peek = Callable[[Any], tuple[Any, _abi.RawTensor]]
@@ -314,7 +341,9 @@ def raw_layout(raw: _abi.RawTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return shape, _abi.read_int64s(strides_at, ndim) if strides_at else layout.row_major(shape)
 
 
-def _from_raw(raw: _abi.RawTensor, padded: bool, version: tuple[int, int] | None, owner: object) -> Borrowed:
+def _from_raw(
+    raw: _abi.RawTensor, padded: bool, version: tuple[int, int] | None, owner: object, writable: bool = False
+) -> Borrowed:
     """Check a C tensor and view its memory."""
     data, device_type, device_id, _, code, bits, lanes, _, _, byte_offset = raw
     if device_type not in HOST_READABLE:
@@ -346,10 +375,10 @@ def _from_raw(raw: _abi.RawTensor, padded: bool, version: tuple[int, int] | None
     if not size:
         array = np.empty(extents, carrier(itemsize))
     elif compact:
-        array = np.ndarray(extents, carrier(itemsize), _abi.memory(data + byte_offset, size))
+        array = np.ndarray(extents, carrier(itemsize), _abi.memory(data + byte_offset, size, writable))
     else:
         low, high = layout.span(shape, steps)
-        memory = _abi.memory(data + byte_offset + low * itemsize, (high - low + 1) * itemsize)
+        memory = _abi.memory(data + byte_offset + low * itemsize, (high - low + 1) * itemsize, writable)
         byte_strides = tuple(s * itemsize for s in steps)
         array = np.ndarray(extents, carrier(itemsize), memory, -low * itemsize, byte_strides)
     return Borrowed(array, dtype, shape, byte_order, device, padded, version, owner)

@@ -167,6 +167,8 @@ def open(
     if mode == "w":
         return FileWriter(path, metadata=metadata, durable=durable, alignment=alignment)
     if mode == "a":
+        if is_url(path):
+            raise EncodeError(f"{path}: a file behind a URL cannot be appended to")
         return FileAppender(path, metadata=metadata, durable=durable, alignment=alignment)
     if mode != "r":
         raise ValueError(f"mode must be 'r', 'w' or 'a', not {mode!r}")

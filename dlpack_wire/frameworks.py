@@ -23,6 +23,11 @@ def settler(x: Any) -> Callable[[Any], Any] | None:
     return None
 
 
+def is_lazy(x: Any) -> bool:
+    """Whether x shows other values than its memory holds."""
+    return _is_torch(x) and (x.is_conj() or x.is_neg())
+
+
 def _is_torch(x: Any) -> bool:
     """Whether x is a torch tensor; torch itself is never imported."""
     torch = sys.modules.get("torch")

@@ -130,7 +130,10 @@ def payload_bytes(
     if padded and (dtype.bits >= 8 or dtype.lanes != 1):
         raise error(f"sub-byte padded (4) needs bits < 8 and lanes 1, not {dtype.name}", field="flags")
     count = prod(shape)
-    if compact_bytes(dtype, padded, count or prod(n for n in shape if n)) >= _TOO_LARGE:
+    nonzero = count or prod(n for n in shape if n)
+    # Packed elements too must have room with a byte for each lane, as they have when they are unpacked.
+    unpacked = nonzero * dtype.lanes if is_packed(dtype, padded) else compact_bytes(dtype, padded, nonzero)
+    if unpacked >= _TOO_LARGE:
         raise error(f"{tuple(shape)} of {dtype.name} needs 2^63 bytes or more", field="shape")
     if strides is not None and len(strides) != len(shape):
         raise error(f"{len(strides)} strides for {len(shape)} dimensions", field="strides")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 from .errors import TruncatedError
@@ -67,7 +68,7 @@ class RemoteBytes(FetchedBytes):
 
 
 class Upload:
-    """A file being written to a URL.
+    """A file being written to a URL. What was there before stays until it is published.
 
     Attributes:
         stream: What to write to.
@@ -79,14 +80,28 @@ class Upload:
         Raises:
             OSError: It cannot be reached.
         """
-        system, path = _locate(url)
-        self.stream = system.open(path, "wb", autocommit=False)
+        self._system, self._path = _locate(url)
+        # Object stores show a file once its upload is committed. Where a file is seen as soon as it is begun, it is
+        # written beside its place and moved there.
+        self._temporary: str | None = f"{self._path}.{secrets.token_hex(8)}.dlpw-tmp"
+        self.stream = self._system.open(self._temporary, "wb", autocommit=False)
+        if not getattr(self.stream, "autocommit", True):
+            self.stream.discard()
+            self._temporary = None
+            self.stream = self._system.open(self._path, "wb", autocommit=False)
 
     def publish(self) -> None:
-        """Let the store have the whole file."""
+        """Put the file in its place."""
         self.stream.close()
-        self.stream.commit()
+        if self._temporary is None:
+            self.stream.commit()
+        else:
+            self._system.mv(self._temporary, self._path)
 
     def discard(self) -> None:
-        """Drop what was written, as far as the store can."""
-        self.stream.discard()
+        """Drop what was written."""
+        if self._temporary is None:
+            self.stream.discard()
+        else:
+            self.stream.close()
+            self._system.rm(self._temporary)

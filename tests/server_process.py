@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -69,6 +69,14 @@ class ServerProcess:
     def descriptor_count(self) -> int:
         """Files it has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def memfd_count(self) -> int:
+        """Images in memory that have a descriptor, drafts included."""
+        folder, count = f"/proc/{self.pid}/fd", 0
+        for entry in os.listdir(folder):
+            with suppress(FileNotFoundError):
+                count += "/memfd:" in os.readlink(f"{folder}/{entry}")
+        return count
 
     def thread_count(self) -> int:
         """Threads it has."""

@@ -199,5 +199,8 @@ def test_every_rule_names_its_field(
 def test_the_largest_sizes_are_exact() -> None:
     assert payload_bytes(U1, False, (2**63 - 1,), None, 0) == 2**63 - 1
     assert payload_bytes(F4, False, (2**61 - 1,), None, 0) == 2**63 - 4
-    assert payload_bytes(I4, False, (2**64 - 2,), None, 0) == 2**63 - 1
+    # Packed elements count a byte for each lane: they must have room when they are unpacked.
+    assert payload_bytes(I4, False, (2**63 - 1,), None, 0) == 2**62
+    with pytest.raises(dw.DecodeError):
+        payload_bytes(I4, False, (2**63,), None, 0)
     assert payload_bytes(U1, False, (2, 2), (2**63 - 3, 1), 0) == 2**63 - 1

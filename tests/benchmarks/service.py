@@ -13,7 +13,8 @@ import grpc
 import numpy as np
 from server_process import ROOT, running
 
-from dlpack_wire.client import CHANNEL_OPTIONS, connect
+from dlpack_wire.client import connect
+from dlpack_wire.connection import CHANNEL_OPTIONS
 
 from .grpc_peer import CHUNK_BYTES, SERVICE
 from .measure import Row, interleaved, rate_row, time_row

@@ -23,7 +23,7 @@ from handmade import PADDED, Handmade, int64s, managed_of, tensor_of
 
 import dlpack_wire as dw
 
-from .truth import NO_PADDING, NO_TYPE, Cannot, Kind, Truth, unpack
+from .truth import NO_PADDING, NO_TYPE, Cannot, Kind, Truth, is_row_major, unpack
 
 # TensorFlow reports on the machine as it starts.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -372,10 +372,11 @@ def read_capsule(capsule: Any) -> Taken:
     if not count:
         return Taken(kind.name, shape, b"")
     start = c.data + c.byte_offset
+    strides = int64s(c.strides, c.ndim) or ()
     if kind.is_packed:
+        assert is_row_major(shape, strides)
         size = (count * kind.dtype.element_bits + 7) // 8
         return Taken(kind.name, shape, unpack(ctypes.string_at(start, size), c.bits, count * c.lanes))
-    strides = int64s(c.strides, c.ndim) or ()
     reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
     element = np.dtype((np.void, kind.cell_bytes))
     memory = ctypes.string_at(start, reach * kind.cell_bytes)

@@ -80,16 +80,13 @@ class Layout:
 
     @property
     def is_row_major(self) -> bool:
-        steps, step = [], 1
-        for n in reversed(self.shape):
-            steps.insert(0, step)
-            step *= n
-        return 0 in self.shape or all(n == 1 or s == c for n, s, c in zip(self.shape, self.strides, steps, strict=True))
+        return is_row_major(self.shape, self.strides)
 
 
 # 45 elements: no sub-byte width fills whole bytes with them.
 LAYOUTS = (
     Layout("row-major", (3, 3, 5), (15, 5, 1), 0, 45),
+    Layout("row-major at an offset", (3, 3, 5), (15, 5, 1), 7, 60),
     Layout("Fortran", (3, 3, 5), (1, 3, 9), 0, 45),
     Layout("channels-last", (3, 3, 5), (1, 15, 3), 0, 45),
     Layout("stepped", (3, 3, 5), (30, 10, 2), 1, 90),
@@ -137,6 +134,16 @@ class Truth:
     def packed(self) -> bytes:
         """All elements in row-major order without gaps: as they lie in memory where elements share bytes."""
         return pack(self.elements, self.kind.dtype.bits) if self.kind.is_packed else self.elements
+
+
+def is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements follow each other in row-major order."""
+    step = 1
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if n > 1 and stride != step and 0 not in shape:
+            return False
+        step *= n
+    return True
 
 
 def pack(values: bytes, bits: int) -> bytes:

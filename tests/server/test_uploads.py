@@ -272,7 +272,7 @@ def test_an_upload_is_received_once_at_a_time_and_can_be_discarded(stub: Any, na
 def test_given_up_puts_leave_nothing_behind(server: ServerProcess, client: Client, name: str) -> None:
     big = np.zeros(64 * MIB, np.uint8)
     client.put(name, big[: 2 * MIB])
-    files = server.descriptor_count()
+    kept = server.memfd_count()
 
     def give_up(done: int, total: int) -> None:
         raise LookupError
@@ -280,7 +280,7 @@ def test_given_up_puts_leave_nothing_behind(server: ServerProcess, client: Clien
     for _ in range(10):
         with pytest.raises(LookupError):
             client.put(name, big, progress=give_up)
-    eventually(lambda: server.descriptor_count() <= files)
+    eventually(lambda: server.memfd_count() <= kept)
 
 
 def test_interrupted_uploads_expire() -> None:
@@ -288,10 +288,10 @@ def test_interrupted_uploads_expire() -> None:
         stub = pb_grpc.TensorServiceStub(channel)
         upload_id = os.urandom(16)
         assert status_of(stub, upload_id).state == pb.GetUploadStatusResponse.UNKNOWN
-        files = server.descriptor_count()
+        kept = server.memfd_count()
         break_off(stub, [start("n", upload_id), chunk(0, MIB)], lambda: status_of(stub, upload_id).offset == MIB)
         eventually(lambda: status_of(stub, upload_id).state == pb.GetUploadStatusResponse.UNKNOWN)
-        eventually(lambda: server.descriptor_count() <= files)
+        eventually(lambda: server.memfd_count() <= kept)
 
 
 def test_a_full_store_refuses_and_keeps_what_it_has() -> None:

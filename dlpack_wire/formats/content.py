@@ -1,0 +1,104 @@
+"""What a file of any format holds: tensors that are loaded one by one, and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..capsule import carrier
+from ..dtype import ByteOrder, DType
+from ..errors import EncodeError
+from ..metadata import Value
+from ..source import Source
+from ..writer import source_of
+
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor of a file.
+
+    Attributes:
+        name: Its name; "" where the format has none.
+        dtype: Element type.
+        shape: Extents in elements.
+        load: Gives it, as anything that `encode` takes.
+        metadata: User metadata of the tensor.
+        identity: Equal for items that are the same tensor under several names; None if it is like no other.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    load: Callable[[], Any]
+    metadata: dict[str, Value] = field(default_factory=dict)
+    identity: Hashable = None
+
+
+@dataclass(frozen=True)
+class Content:
+    """All of a file.
+
+    Attributes:
+        items: The tensors, in the order of the file.
+        metadata: User metadata of the file.
+        skipped: What else is in the file, and is no tensor.
+    """
+
+    items: list[Item]
+    metadata: dict[str, Value] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+
+def pieces(item: Item) -> Iterator[Any]:
+    """The elements' bytes, row-major and little endian, in pieces."""
+    with source_of(item.load(), "compact") as source:
+        _check(item, source)
+        swap = source.header.byte_order == ByteOrder.BIG
+        for piece in source.pieces(PIECE_BYTES):
+            yield np.frombuffer(piece, carrier(item.dtype.part_bytes)).byteswap().view(np.uint8).data if swap else piece
+
+
+def _check(item: Item, source: Source) -> None:
+    header = source.header
+    if (header.dtype, header.shape) != (item.dtype, item.shape) or header.padded:
+        raise EncodeError(
+            f"announced as {item.dtype.name}{list(item.shape)}, is {header.dtype.name}{list(header.shape)}",
+            tensor=item.name,
+        )
+
+
+def payload_bytes(item: Item) -> int:
+    """How many bytes `pieces` gives."""
+    count = 1
+    for n in item.shape:
+        count *= n
+    return (count * item.dtype.element_bits + 7) // 8
+
+
+def text_metadata(metadata: dict[str, Value], what: str, tensor: str | None = None) -> dict[str, str]:
+    """Metadata for a format that only knows text.
+
+    Raises:
+        EncodeError: Some of it is not text.
+    """
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            raise EncodeError(
+                f"{key!r} is {type(value).__name__}, and {what} only holds text", field="metadata", tensor=tensor
+            )
+    return {key: value for key, value in metadata.items() if isinstance(value, str)}
+
+
+def refuse_metadata(metadata: dict[str, Value], what: str, tensor: str | None = None) -> None:
+    """Refuse metadata for a format that has no place for it.
+
+    Raises:
+        EncodeError: There is some.
+    """
+    if metadata:
+        raise EncodeError(f"{what} has no place for {sorted(metadata)}", field="metadata", tensor=tensor)

@@ -1,0 +1,109 @@
+"""NumPy's .npy and .npz: one array, or a zip archive of them.
+
+Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from ..dtype import from_numpy
+from ..errors import DecodeError, EncodeError, TruncatedError, WireError
+from ..storage import Bytes
+from .archive import Archive
+from .content import PIECE_BYTES, Content, Item, pieces, refuse_metadata
+from .opened import open_bytes, replaced
+
+_HEAD_BYTES = 1 << 16
+
+
+@contextlib.contextmanager
+def read_npy(path: str) -> Iterator[Content]:
+    """A .npy file: one tensor without a name."""
+    with open_bytes(path) as source:
+        yield Content([_item("", source, 0, source.size)])
+
+
+@contextlib.contextmanager
+def read_npz(path: str) -> Iterator[Content]:
+    """A .npz file: a tensor for each member, by its name without .npy."""
+    with open_bytes(path) as source:
+        archive = Archive(source)
+        items = []
+        for member in archive.members():
+            part, begin, size = archive.content(member)
+            items.append(_item(member.removesuffix(".npy"), part, begin, size))
+        yield Content(items)
+
+
+def _item(name: str, source: Bytes, begin: int, size: int) -> Item:
+    """The array in [begin, begin + size)."""
+    head = io.BytesIO(bytes(source.read(begin, begin + min(size, _HEAD_BYTES))))
+    try:
+        version = npy_format.read_magic(head)
+        read_header = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+        if version > (2, 0):
+            raise DecodeError(f"npy of version {version}; 1.0 and 2.0 are known", tensor=name)
+        shape, fortran, dtype = read_header(head)
+    except ValueError as error:
+        if isinstance(error, WireError):
+            raise
+        raise DecodeError(f"not a npy array: {error}", tensor=name) from None
+    if dtype.hasobject:
+        raise DecodeError("holds Python objects, which only pickle can read: refused", tensor=name)
+    try:
+        element = from_numpy(dtype)
+    except WireError as error:
+        raise DecodeError(f"{dtype} is no tensor's type: {error}", tensor=name) from None
+    needed = head.tell() + dtype.itemsize * int(np.prod(shape, dtype=object))
+    if needed != size:
+        raise TruncatedError(
+            f"{dtype} of shape {shape} needs {needed} bytes, has {size}", needed=needed, available=size, tensor=name
+        )
+    data = begin + head.tell()
+
+    def load() -> Any:
+        memory, at = source.memory(data, begin + size)
+        return np.ndarray(shape, dtype, memory, at, order="F" if fortran else "C")
+
+    return Item(name, element, tuple(shape), load)
+
+
+def write_npy(path: str, content: Content, durable: bool) -> None:
+    """Write one tensor without a name."""
+    if [item.name for item in content.items] != [""]:
+        names = [item.name for item in content.items]
+        raise EncodeError(f"a .npy file holds one tensor and no name, not {names[:5]}; choose one tensor, or .npz")
+    refuse_metadata(content.metadata, "npy")
+    with replaced(path, durable) as file:
+        _write(file, content.items[0])
+
+
+def write_npz(path: str, content: Content, durable: bool) -> None:
+    """Write all tensors, uncompressed."""
+    refuse_metadata(content.metadata, "npz")
+    with replaced(path, durable) as file, zipfile.ZipFile(file, "w") as archive:
+        for item in content.items:
+            if "\0" in item.name or item.name.endswith("/"):
+                raise EncodeError("not a name for a member of an archive", tensor=item.name, field="name")
+            with archive.open(zipfile.ZipInfo(f"{item.name}.npy"), "w", force_zip64=True) as member:
+                _write(member, item)
+
+
+def _write(file: Any, item: Item) -> None:
+    dtype = item.dtype._numpy
+    if dtype is None or not dtype.isbuiltin == 1:
+        raise EncodeError(f"npy has no type for {item.dtype.name}", tensor=item.name, field="dtype")
+    refuse_metadata(item.metadata, "npy", item.name)
+    descr = npy_format.dtype_to_descr(dtype.newbyteorder("<"))
+    npy_format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": item.shape})
+    for piece in pieces(item):
+        for begin in range(0, len(piece), PIECE_BYTES):
+            file.write(piece[begin : begin + PIECE_BYTES])

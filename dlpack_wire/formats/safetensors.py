@@ -1,0 +1,137 @@
+"""safetensors: a JSON header and the tensors behind it.
+
+Source: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from .. import header as headers
+from ..device import CPU
+from ..dtype import ByteOrder, DType
+from ..errors import DecodeError, EncodeError, LimitError, WireError
+from ..storage import Bytes
+from ..tensor import from_payload
+from .content import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
+from .opened import open_bytes, replaced
+
+MAX_HEADER_BYTES = 100_000_000
+"""The format's own limit."""
+
+DTYPES = {
+    "BOOL": "bool",
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "BF16": "bfloat16",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F6_E2M3": "float6_e2m3fn",
+    "F6_E3M2": "float6_e3m2fn",
+    "F4": "float4_e2m1fn",
+}
+_CODES = {name: code for code, name in DTYPES.items()}
+
+
+@contextlib.contextmanager
+def read(path: str) -> Iterator[Content]:
+    """A safetensors file."""
+    with open_bytes(path) as source:
+        size, begin = _header_size(source)
+        listed = _parse(bytes(source.read(8, begin)))
+        metadata = listed.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+            raise DecodeError("must be text by key", field="__metadata__")
+        items = [_item(source, begin, size, name, said) for name, said in listed.items()]
+        yield Content(items, metadata)
+
+
+def _header_size(source: Bytes) -> tuple[int, int]:
+    """(bytes of all tensors, position of the first)."""
+    if source.size < 8:
+        raise DecodeError(f"not a safetensors file: it has {source.size} bytes")
+    size = int.from_bytes(source.read(0, 8), "little")
+    if size > MAX_HEADER_BYTES:
+        raise LimitError(f"header of {size} bytes", declared=size, limit=MAX_HEADER_BYTES)
+    if 8 + size > source.size:
+        raise DecodeError(f"header of {size} bytes in a file of {source.size}")
+    return source.size - 8 - size, 8 + size
+
+
+def _parse(header: bytes) -> dict[str, Any]:
+    try:
+        listed = json.loads(header, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, DecodeError):
+            raise
+        raise DecodeError(f"not a safetensors file: {error}") from None
+    if not isinstance(listed, dict):
+        raise DecodeError("not a safetensors file: its header is no JSON object")
+    return listed
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise DecodeError("a name is there twice")
+    return found
+
+
+def _item(source: Bytes, begin: int, size: int, name: str, said: Any) -> Item:
+    try:
+        dtype = DType(DTYPES[said["dtype"]])
+        shape = tuple(int(n) for n in said["shape"])
+        first, last = (int(n) for n in said["data_offsets"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DecodeError(f"{type(error).__name__} in its header: {error}", tensor=name) from None
+    order = ByteOrder.LITTLE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
+    try:
+        header = headers.checked(dtype, shape, None, 0, order, CPU, 0, None)
+        if not 0 <= first <= last <= size:
+            raise DecodeError(f"[{first}, {last}) of {size} bytes", field="data_offsets")
+        headers.check_payload_size(header, last - first)
+    except WireError as error:
+        raise error.at(tensor=name) from None
+
+    def load() -> Any:
+        memory, at = source.memory(begin + first, begin + last)
+        return from_payload(header, None, memory, at)
+
+    return Item(name, dtype, shape, load)
+
+
+def write(path: str, content: Content, durable: bool) -> None:
+    """Write all tensors, those of wide elements first: so every one of them lies aligned."""
+    metadata = text_metadata(content.metadata, "safetensors")
+    listed: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    items = sorted(content.items, key=lambda item: (-item.dtype.part_bytes, item.name))
+    position = 0
+    for item in items:
+        code = _CODES.get(item.dtype.name)
+        if code is None:
+            raise EncodeError(f"safetensors has no type for {item.dtype.name}", tensor=item.name, field="dtype")
+        if item.name == "__metadata__":
+            raise EncodeError("safetensors reserves this name", tensor=item.name, field="name")
+        refuse_metadata(item.metadata, "a tensor in safetensors", item.name)
+        end = position + payload_bytes(item)
+        listed[item.name] = {"dtype": code, "shape": list(item.shape), "data_offsets": [position, end]}
+        position = end
+    header = json.dumps(listed, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    if len(header) > MAX_HEADER_BYTES:
+        raise EncodeError(f"the header of {len(items)} tensors takes {len(header)} bytes; {MAX_HEADER_BYTES} fit")
+    with replaced(path, durable) as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for item in items:
+            for piece in pieces(item):
+                file.write(piece)
+
+
