@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import Message
 
 from . import header as headers
+from . import message as messages
 from .checksum import EMPTY, Running, check_contents, check_sum
 from .dtype import BOOL
 from .errors import DecodeError, LimitError, TruncatedError
@@ -309,7 +310,7 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
         if len(tensors) > 1:  # parsers merge them, which is what reading them as one does
             buffer = b"".join(buffer[b:e] for b, e in tensors)
             begin, end = 0, len(buffer)
-        located = headers.read(buffer, begin, end)
+        located = messages.read(buffer, begin, end)
     except DecodeError as error:
         raise error.at(tensor=names[0][:64]) from None
     header = located.header._replace(checksum=located.checksum)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import header as headers
+from . import message as messages
 from ._abi import memory
 from .capsule import peeker, raw_layout
 from .checksum import PASS_BYTES, Running, check_contents, check_sum, xxh3
@@ -151,7 +152,7 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
     length = len(buffer)
     seen = _SEEN.get(length)
     if seen is None or buffer[: seen[3]] != seen[2] or buffer[seen[5] - len(seen[4]) : seen[5]] != seen[4]:
-        located = headers.read_plain(buffer, length)
+        located = messages.read_plain(buffer, length)
         seen = None if located is None else _remember_seen(buffer, length, located)
     if seen is not None:
         header, element, _, sum_begin, after, begin, hashable = seen
@@ -164,7 +165,7 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
         if copy is None and array.flags.aligned:
             return Tensor(header, array, checksum)
         return from_payload(header, checksum, owner, begin, copy)
-    located = headers.read(buffer, 0, length)
+    located = messages.read(buffer, 0, length)
     header, checksum, begin, end, _ = located
     if end - begin != header.payload_bytes:
         headers.check_payload_size(header, end - begin)
@@ -172,7 +173,7 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
     tensor = from_payload(header, checksum, owner, begin, copy)
     is_whole = end == length and begin <= 1024 and header.payload_bytes > 0
     if is_whole and header.dtype.plain_numpy is not None and header.strides is None and not is_foreign(header):
-        headers.remember_plain(header)
+        messages.remember_plain(header)
         _remember_seen(buffer, length, located)
     return tensor
 
@@ -185,7 +186,7 @@ _Seen = tuple[Header, "np.dtype[Any]", bytes, int, bytes, int, bool]
 _SEEN: dict[int, _Seen] = {}
 
 
-def _remember_seen(buffer: Buffer, length: int, located: headers.Located) -> _Seen:
+def _remember_seen(buffer: Buffer, length: int, located: messages.Located) -> _Seen:
     header, checksum, begin, _, sum_begin = located
     element = header.dtype.numpy
     if checksum is not None:

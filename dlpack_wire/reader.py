@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from . import header as headers
+from . import message as messages
 from .chain import Link, read_chain, trailer_at
 from .checksum import check_contents
 from .errors import DecodeError
@@ -341,7 +342,7 @@ def read_entry(entry: Entry) -> Located:
     Raises:
         DecodeError: They break a rule.
     """
-    located = headers.read(entry.header, 0, len(entry.header))
+    located = messages.read(entry.header, 0, len(entry.header))
     if located.data_begin != located.data_end:
         raise DecodeError("an index entry's header has a payload", field="data")
     if located.checksum is None:

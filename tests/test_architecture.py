@@ -22,6 +22,7 @@ ORDER = (
     ("dtype", "wire", "_abi"),
     ("layout", "frameworks", "metadata"),
     ("header", "capsule"),
+    ("message",),
     ("tensor", "checksum"),
     ("source", "record", "storage"),
     ("codec", "mcap_chunk"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from strategies import arrays
 
 from dlpack_wire import header as headers
+from dlpack_wire import message as messages
 from dlpack_wire.checksum import EMPTY, Running, xxh3
 from dlpack_wire.chunks import (
     Arrival,
@@ -123,7 +124,7 @@ def test_fields_in_any_order_and_unknown_ones_give_the_same() -> None:
 
 def test_tensor_given_in_two_parts_is_merged_as_parsers_do() -> None:
     message = encode(FLOATS, checksum=False)
-    located = headers.read(message, 0, len(message))
+    located = messages.read(message, 0, len(message))
     header_bytes = headers.fields(located.header)
     halves = [header_bytes, message[len(header_bytes) :]]
     content = b"\x0a\x01w" + b"".join(b"\x7a" + varint(len(h)) + h for h in halves)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import dlpack_wire as dw
 from dlpack_wire import header as headers
+from dlpack_wire import message as messages
 from dlpack_wire.dtype import table
 from dlpack_wire.layout import row_major
 from dlpack_wire.source import Source
@@ -58,7 +59,7 @@ def test_fields_are_a_standard_serializers_bytes_and_read_back(header: dw.Header
     assert message.SerializeToString(deterministic=True) == written
     assert headers.from_message(message) == header
     for buffer in (written, bytearray(written), memoryview(written)):
-        found = headers.read(buffer, 0, len(buffer))
+        found = messages.read(buffer, 0, len(buffer))
         assert found == (header, None, len(written), len(written), len(written))
 
 
@@ -89,14 +90,14 @@ def test_any_header_is_written_and_read_back(shape: tuple[int, ...], order: list
     written = headers.fields(header)
     message = dlpack_pb2.DLTensor.FromString(written)
     assert message.SerializeToString() == written
-    assert headers.read(written, 0, len(written)).header == headers.from_message(message) == header
+    assert messages.read(written, 0, len(written)).header == headers.from_message(message) == header
 
 
 def test_a_header_is_read_inside_a_larger_buffer() -> None:
     message = dw.encode(np.arange(6, dtype="f4"))
     buffer = b"\xff" * 5 + message + b"\xff" * 5
-    found = headers.read(buffer, 5, 5 + len(message))
-    alone = headers.read(message, 0, len(message))
+    found = messages.read(buffer, 5, 5 + len(message))
+    alone = messages.read(message, 0, len(message))
     assert found.header == alone.header
     assert found.checksum == alone.checksum
     assert buffer[found.data_begin : found.data_end] == np.arange(6, dtype="f4").tobytes()
@@ -114,7 +115,7 @@ def test_any_order_of_fields_means_the_same(order: list[int]) -> None:
         dlpack_pb2.DLTensor(data=bytes(24), data_xxh3_64=5).SerializeToString(),
     ]
     wire = b"".join(parts[i] for i in order)
-    found = headers.read(wire, 0, len(wire))
+    found = messages.read(wire, 0, len(wire))
     assert found.header == header_of(shape=(2, 3), strides=(1, 2), device=dw.Device(2, 0))
     assert found.checksum == 5
     assert found.data_end - found.data_begin == 24
@@ -139,13 +140,13 @@ def test_a_header_says_how_many_bytes_its_payload_has() -> None:
 @pytest.mark.parametrize("size", [0, 1, 16, 16384])
 def test_padding_of_zeros_is_ignored(size: int) -> None:
     wire = headers.fields(header_of()) + headers.padding_field(size)
-    assert headers.read(wire, 0, len(wire)).header == header_of()
+    assert messages.read(wire, 0, len(wire)).header == header_of()
 
 
 def test_padding_that_is_too_long_is_measured_not_read() -> None:
     wire = headers.fields(header_of()) + length_delimited(14, bytes(16385))
     with pytest.raises(dw.LimitError) as caught:
-        headers.read(wire, 0, len(wire))
+        messages.read(wire, 0, len(wire))
     assert caught.value.limit == 16384
     assert caught.value.declared == 16385
 
@@ -157,18 +158,18 @@ def test_the_cap_on_headers_counts_neither_padding_nor_data() -> None:
     filler = length_delimited(1000, bytes(room - 5))
     assert len(plain + filler) == 65536
     wire = plain + filler + rest
-    assert headers.read(wire, 0, len(wire)).header == header_of()
+    assert messages.read(wire, 0, len(wire)).header == header_of()
     for more in (b"\x08\x00", length_delimited(1000, b"")):
         wire = plain + filler + more + rest
         with pytest.raises(dw.LimitError) as caught:
-            headers.read(wire, 0, len(wire))
+            messages.read(wire, 0, len(wire))
         assert caught.value.limit == 65536
 
 
 def test_the_last_padding_and_data_count() -> None:
     wire = headers.fields(header_of()) + length_delimited(14, b"\1") + headers.padding_field(3)
     wire += length_delimited(15, bytes(100)) + length_delimited(15, bytes(24))
-    found = headers.read(wire, 0, len(wire))
+    found = messages.read(wire, 0, len(wire))
     assert found.data_end - found.data_begin == 24
 
 
@@ -184,9 +185,9 @@ def test_a_sub_message_must_be_whole_by_itself() -> None:
                 dlpack_pb2.DLTensor.FromString(wire)
             except Exception:
                 with pytest.raises(dw.DecodeError):
-                    headers.read(wire, 0, len(wire))
+                    messages.read(wire, 0, len(wire))
             else:
-                headers.read(wire, 0, len(wire))
+                messages.read(wire, 0, len(wire))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_the_largest_header_of_the_smallest_pieces_takes_no_time(piece: str) -> 
     wire = fill * ((65536 - len(plain)) // len(fill)) + plain
     began = time.process_time()
     with contextlib.suppress(dw.DecodeError):
-        headers.read(wire, 0, len(wire))
+        messages.read(wire, 0, len(wire))
     assert time.process_time() - began < 2
 
 
@@ -212,7 +213,7 @@ def test_remembered_parts_do_not_mix() -> None:
             )
             message.dtype.code, message.device.device_type = code, device_type  # type: ignore[assignment]
             wire = message.SerializeToString()
-            header = headers.read(wire, 0, len(wire)).header
+            header = messages.read(wire, 0, len(wire)).header
             assert header.dtype is dw.DType(code, 8, 1 + number % 90)
             assert header.device == (device_type, number)
 
@@ -220,7 +221,7 @@ def test_remembered_parts_do_not_mix() -> None:
 def test_writers_and_readers_agree_on_every_tensor_of_one_program() -> None:
     for device, padded in itertools.product(((1, 0), (3, 2)), (True, False)):
         header = header_of(dtype=dw.DType("int4"), device=dw.Device(*device), flags=4 * padded)
-        assert headers.read(headers.fields(header), 0, len(headers.fields(header))).header == header
+        assert messages.read(headers.fields(header), 0, len(headers.fields(header))).header == header
     with Source(np.arange(6, dtype=">f4")) as source:
         assert source.header == header_of(byte_order=2, device=dw.Device(1, 0))
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 import torch
 
 import dlpack_wire as dw
-from dlpack_wire import codec, header, source
+from dlpack_wire import codec, header, message, source
 
 from .measure import Row, interleaved, once_each, rate_row, time_row
 
@@ -57,8 +57,8 @@ def _forget() -> None:
     codec._PLAIN.clear()
     codec._SEEN.clear()
     source._PLAIN.clear()
-    header._fixed_fields.cache_clear()
-    header._OPENINGS.clear()
+    header.fixed_fields.cache_clear()
+    message._OPENINGS.clear()
 
 
 def _distinct_shapes() -> Iterator[Row]:

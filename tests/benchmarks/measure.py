@@ -74,11 +74,16 @@ def once_each(
 ) -> dict[str, float]:
     """Median seconds per item where every item is met for the first time; `forget` runs before each round."""
     times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
-        for name, (forget, work, items) in works.items():
-            forget()
-            begin = time.perf_counter()
-            for item in items:
-                work(item)
-            times[name].append((time.perf_counter() - begin) / len(items))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, (forget, work, items) in works.items():
+                forget()
+                begin = time.perf_counter()
+                for item in items:
+                    work(item)
+                times[name].append((time.perf_counter() - begin) / len(items))
+    finally:
+        gc.enable()
     return {name: median(values) for name, values in times.items()}
