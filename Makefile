@@ -4,6 +4,8 @@
 #   make check   format, lint, strict types, generated code and schema
 #   make bench   ratios against peers and limits; ARGS="--json" for programs
 #   make soak    the long versions of the tests
+#   make fuzz    coverage-guided fuzzing of everything that reads bytes, on both protobuf back ends
+#   make matrix  every framework against every dtype and layout; writes docs/matrix.md
 #   make proto   regenerate dlpack_wire/v1 from proto/
 #   make floors  install the lowest versions that pyproject.toml allows, and use them
 
@@ -57,6 +59,14 @@ check: $(VENV)/check $(VENV)/generator/bin/python
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(VENV)/generator/bin/python proto/generate.py --check
+
+fuzz: $(VENV)/test
+	$(PIP) --requirement tests/fuzz/requirements.txt
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+matrix: $(VENV)/test
+	$(PIP) --requirement tests/matrix/requirements.txt
+	$(BIN)/python -m tests.matrix $(ARGS)
 
 proto: $(VENV)/generator/bin/python
 	$(VENV)/generator/bin/python proto/generate.py
