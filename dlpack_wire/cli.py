@@ -1,24 +1,21 @@
-"""The command line: `dlpack-wire info|ls|verify|serve|put|get|rm`."""
+"""The command line: `dlpack-wire info|ls|verify|recover|diff|convert|serve|put|get|rm`."""
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib
-import json
-import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import __version__, audit, file
-from .dtype import ByteOrder
+from . import __version__, audit, file, recovery
+from .convert import FORMATS, convert
+from .diff import diff
 from .errors import DecodeError, NotFoundError, RemoteError, WireError
 from .header import Header
-from .layout import row_major
-from .metadata import Value
+from .listing import json_metadata, json_problem, print_json, print_problems, print_tensors, when
 from .terminal import print_facts, print_table, printable, progress
 from .walk import walk
 
@@ -31,7 +28,7 @@ OK, BAD_DATA, USAGE, NOT_FOUND, REMOTE, SYSTEM = range(6)
 EXIT_CODES = """\
 exit codes:
   0  done
-  1  the data is damaged or cannot be stored; verify: there are problems
+  1  the data is damaged or cannot be stored; verify, recover: there are problems; diff: the files differ
   2  the command line makes no sense, or needs an extra that is not installed
   3  no such file, object or tensor
   4  the server refused, or cannot be reached
@@ -110,7 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], text: str, *positionals: tuple[str, str]) -> None:
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, *positionals: tuple[str, str]
+    ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         for positional, meaning in positionals:
             optional = positional.endswith("?")
@@ -122,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
             )
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
         command.set_defaults(run=run, usage_error=command.error)
+        return command
 
     tensor_file = ("file", "a tensor file (.dlpw)")
     address = ("address", "the server")
@@ -135,6 +135,25 @@ def _parser() -> argparse.ArgumentParser:
         ("name?", "an object on that server"),
     )
     add("verify", _verify, "Check every byte of a tensor file and list all problems.", tensor_file)
+    add(
+        "recover",
+        _recover,
+        "Save every whole tensor of a damaged file: into another file, or by mending it in place.",
+        tensor_file,
+        ("target?", "the file to write; without it the damaged file itself is mended"),
+    )
+    add("diff", _diff, "Compare two tensor files by values.", ("first", "a tensor file"), ("second", "another one"))
+    converting = add(
+        "convert",
+        _convert,
+        f"Convert between {', '.join(FORMATS)}, by the files' suffixes; losslessly or not at all.",
+        ("source", "the file to read"),
+        ("target", "the file to write"),
+    )
+    converting.add_argument("--from", dest="source_format", choices=FORMATS, help="format of the source")
+    converting.add_argument("--to", dest="target_format", choices=FORMATS, help="format of the target")
+    converting.add_argument("--only", metavar="NAME", help="convert this tensor alone")
+    converting.add_argument("--without-metadata", action="store_true", help="leave metadata behind")
     commands.add_parser("serve", help="Run a server; see `dlpack-wire serve --help`.")
     add("put", _put, "Put a tensor file's contents on a server.", address, name, tensor_file)
     add("get", _get, "Get an object from a server into a tensor file.", address, name, ("file", "the file to write"))
@@ -164,7 +183,7 @@ def _info(options: argparse.Namespace) -> int:
         }
         metadata = f.metadata
     if options.json:
-        _print_json({**facts, "metadata": _json_metadata(metadata)})
+        print_json({**facts, "metadata": json_metadata(metadata)})
     else:
         print_facts(facts)
         if metadata:
@@ -188,20 +207,20 @@ def _ls(options: argparse.Namespace) -> int:
         if options.name is not None:
             options.usage_error("NAME goes with a server's address, not with a file")
         with file.open(options.where) as f:
-            _print_tensors(options, list(_stored(f)))
+            print_tensors(list(_stored(f)), options.json)
         return OK
     with _connect(options, options.where) as client:
         if options.name is not None:
             headers = client.stat(options.name).headers
-            _print_tensors(options, [([name], header, None) for name, header in headers.items()])
+            print_tensors([([name], header, None) for name, header in headers.items()], options.json)
             return OK
         objects = list(client.list())
     if options.json:
-        _print_json([{**o._asdict(), "metadata": _json_metadata(o.metadata)} for o in objects])
+        print_json([{**o._asdict(), "metadata": json_metadata(o.metadata)} for o in objects])
     else:
         print_table(
             ("name", "tensors", "bytes", "generation", "put"),
-            [(o.name, o.tensor_count, o.payload_bytes, str(o.generation), _when(o.created_time_ns)) for o in objects],
+            [(o.name, o.tensor_count, o.payload_bytes, str(o.generation), when(o.created_time_ns)) for o in objects],
         )
     return OK
 
@@ -216,23 +235,62 @@ def _verify(options: argparse.Namespace) -> int:
     except DecodeError as error:
         problems.append(error)
     if options.json:
-        listed = [
-            {
-                "kind": type(p).__name__,
-                "problem": str(p.args[0]),
-                "tensor": p.tensor,
-                "field": p.field,
-                "offset": p.offset,
-            }
-            for p in problems
-        ]
-        _print_json({"file": options.file, "names": count, "problems": listed})
+        listed = list(map(json_problem, problems))
+        print_json({"file": options.file, "names": count, "problems": listed})
     elif problems:
-        for problem in problems:
-            print(printable(str(problem)))
+        print_problems(problems)
     else:
         print(f"{printable(options.file)}: {count} names, no problems")
     return BAD_DATA if problems else OK
+
+
+def _recover(options: argparse.Namespace) -> int:
+    found = recovery.recover(options.file, options.target)
+    if options.json:
+        print_json({"names": found.names, "problems": list(map(json_problem, found.problems))})
+    else:
+        print_problems(found.problems)
+        print(f"{printable(options.target or options.file)}: {len(found.names)} names are whole")
+    return BAD_DATA if found.problems else OK
+
+
+def _diff(options: argparse.Namespace) -> int:
+    differences = list(diff(options.first, options.second))
+    if options.json:
+        print_json([d._asdict() for d in differences])
+    else:
+        rows = [("(file)" if d.name is None else d.name or "(no name)", d.kind, d.detail) for d in differences]
+        if rows:
+            print_table(("name", "what", "first and second"), rows)
+    return BAD_DATA if differences else OK
+
+
+def _convert(options: argparse.Namespace) -> int:
+    done = 0
+    with progress("convert") as report:
+
+        def note(_: str, payload_bytes: int) -> None:
+            nonlocal done
+            done += payload_bytes
+            if report is not None:
+                report(done, max(done, os.path.getsize(options.source)))
+
+        converted = convert(
+            options.source,
+            options.target,
+            source_format=options.source_format,
+            target_format=options.target_format,
+            only=options.only,
+            without_metadata=options.without_metadata,
+            progress=note,
+        )
+    if options.json:
+        print_json({"names": converted.names, "skipped": converted.skipped})
+    else:
+        for skipped in converted.skipped:
+            print(f"dlpack-wire: left behind: {printable(skipped)}", file=sys.stderr)
+        print(f"{printable(options.target)}: {len(converted.names)} tensors")
+    return OK
 
 
 # --- servers ----------------------------------------------------------------------------------------------------------
@@ -276,78 +334,7 @@ def _rm(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace, done: str, generation: int) -> int:
     if options.json:
-        _print_json({"name": options.name, "generation": generation})
+        print_json({"name": options.name, "generation": generation})
     else:
         print(f"{done} {printable(options.name)}, generation {generation}")
     return OK
-
-
-# --- what is printed --------------------------------------------------------------------------------------------------
-
-
-def _print_tensors(options: argparse.Namespace, tensors: Sequence[tuple[list[str], Header, int | None]]) -> None:
-    if options.json:
-        _print_json([_json_tensor(names, header, at) for names, header, at in tensors])
-        return
-    print_table(
-        ("name", "dtype", "shape", "bytes", "offset", "layout", "device"),
-        [
-            (
-                " = ".join(names) or "(no name)",
-                h.dtype.name,
-                str(list(h.shape)),
-                h.payload_bytes,
-                "" if at is None else at,
-                _layout(h),
-                str(h.device or ""),
-            )
-            for names, h, at in tensors
-        ],
-    )
-
-
-def _layout(header: Header) -> str:
-    if header.is_packed:
-        return "packed"
-    order = ", big-endian" if header.byte_order == ByteOrder.BIG else ""
-    if header.strides is None:
-        return f"row-major{order}"
-    if header.strides == row_major(header.shape[::-1])[::-1]:
-        return f"column-major{order}"
-    return f"strides {list(header.strides)}{order}"
-
-
-def _when(time_ns: int) -> str:
-    return datetime.datetime.fromtimestamp(time_ns // 10**9).isoformat(" ")
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))
-
-
-def _json_tensor(names: list[str], header: Header, data_offset: int | None) -> dict[str, Any]:
-    return {
-        "names": names,
-        "dtype": header.dtype.name,
-        "shape": header.shape,
-        "strides": header.strides,
-        "payload_bytes": header.payload_bytes,
-        "data_offset": data_offset,
-        "byte_order": header.byte_order.name.lower(),
-        "device": header.device and header.device._asdict(),
-        "sub_byte_padded": header.padded,
-        "data_xxh3_64": None if header.checksum is None else f"{header.checksum:016x}",
-    }
-
-
-def _json_metadata(metadata: Mapping[str, Value]) -> dict[str, Any]:
-    """Metadata as JSON has it: bytes as hex digits, floats that JSON lacks as protobuf's JSON spells them."""
-    return {key: _json_value(value) for key, value in metadata.items()}
-
-
-def _json_value(value: Value) -> Value:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, float) and not math.isfinite(value):
-        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-    return value

@@ -33,7 +33,7 @@ def connect(address: str, *, token: str | None = None, tls: Tls | None = None, t
         timeout: Most seconds that one operation may take; None: as long as the server answers at all.
 
     Raises:
-        ValueError: The address is in none of these forms.
+        ValueError: The address is in none of these forms, or the token is not printable ASCII.
         OSError: A file of `tls` cannot be read.
     """
     return Client(address, token=token, tls=tls, timeout=timeout)
@@ -249,7 +249,7 @@ class Drive:
             return None
         try:
             if isinstance(command, Next):
-                return next(self._call, None)
+                return next(self._running(), None)
             if isinstance(command, Open):
                 self._begin("unary_stream", command.method, command.request)
                 return None
@@ -261,7 +261,7 @@ class Drive:
             else:
                 assert isinstance(command, SendAll)
                 self._begin("stream_unary", command.method, command.requests)
-            return self._call.result()
+            return self._running().result()
         except grpc.FutureCancelledError:
             raise RemoteError("cancelled", code="CANCELLED") from None
         except grpc.RpcError as error:
@@ -276,7 +276,13 @@ class Drive:
         if self._cancelled.is_set():
             self._end_call()
 
-    def _end_call(self) -> None:
+    def _running(self) -> Any:
         call = self._call
+        if call is None:
+            raise grpc.FutureCancelledError
+        return call
+
+    def _end_call(self) -> None:
+        call, self._call = self._call, None  # a failed call knows by its traceback who made it
         if call is not None:
             call.cancel()

@@ -61,6 +61,8 @@ class Connection:
         self, address: str, *, token: str | None = None, tls: Tls | None = None, timeout: float | None = None
     ) -> None:
         """See `connect`."""
+        if token is not None and not (token and token.isascii() and token.isprintable()):
+            raise ValueError("a token must be printable ASCII")
         self.address = address
         self._target, secure = _target(address)
         self._credentials = _credentials(Tls() if tls is None and secure else tls)

@@ -219,7 +219,7 @@ class Exchange:
                 return parse(pb.PutResponse, raw)[0].generation
             except RemoteError as error:
                 if upload.failure is not None:
-                    raise upload.failure from None
+                    raise upload.take_failure() from None
                 pause = patience.pause(error)
             yield pause
             raw = yield from self._unary("GetUploadStatus", upload.status_request())

@@ -16,13 +16,13 @@ from .chain import Link, read_chain, trailer_at
 from .checksum import check_contents
 from .errors import DecodeError
 from .header import Header
-from .index import MAGIC, Entry, Index
+from .index import MAGIC, TRAILER_BYTES, Entry, Index, Trailer
 from .metadata import Value, decode_map
 from .record import MAX_HEAD_BYTES, MAX_NAMES_BYTES, RecordHead, read_head, split_names
 from .storage import Bytes, FetchedBytes
 from .stored import StoredTensor
 from .tensor import Tensor, from_payload, is_foreign
-from .walk import check_magic, walk
+from .walk import Walk, check_magic, walk
 
 _MANY_NAMES = 32
 """Who asks for more names than this gets a dictionary of all; before, a search per name is cheaper."""
@@ -113,15 +113,25 @@ class FileReader(Mapping[str, Tensor]):
                 return read_chain(self.source, trailer, end)
             except DecodeError as error:
                 fault = error
-        # A torn tail may end by chance, or because a payload is a file itself, with what looks like a trailer.
         walked = walk(self.source)
-        if fault is not None and (walked.complete_end == end or not walked.ends):
+        if fault is not None and trailer is not None and self._belongs(trailer, walked):
             raise fault
         self.generation_end = walked.complete_end
         trailer = trailer_at(self.source, self.generation_end)
         if trailer is None:
             raise DecodeError("not finalised: no generation is complete; recover() may save its records")
         return read_chain(self.source, trailer, self.generation_end)
+
+    def _belongs(self, trailer: Trailer, walked: Walk) -> bool:
+        """Whether what looks like a trailer at the end is this file's, and its generation damaged.
+
+        A torn tail may end with the trailer of a file that is a payload. But if the walk comes to this one, or to
+        the index that it names, no other file is in between.
+        """
+        if not walked.ends or walked.end in (self.source.size, self.source.size - TRAILER_BYTES):
+            return True
+        begin, end = walked.complete_end, trailer.index_offset
+        return begin <= end <= self.source.size and walk(self.source, begin, end).stopped is None
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

@@ -97,25 +97,25 @@ class FetchedBytes:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._window: Buffer = b""
-        self._window_begin = 0
+        # Where it begins, and its bytes: replaced together, because other threads may be reading.
+        self._window: tuple[int, Buffer] = (0, b"")
 
     def read(self, begin: int, end: int) -> Buffer:
-        at = begin - self._window_begin
-        if not 0 <= at <= at + end - begin <= len(self._window):
-            if end - begin > WINDOW_BYTES // 4:
-                into = bytearray(end - begin)
-                self.fetch(memoryview(into), begin)
-                return into
-            window = bytearray(min(WINDOW_BYTES, self.size - begin))
+        if end - begin > WINDOW_BYTES // 4:
+            return self._fetched(begin, end)
+        at, window = self._window
+        if not at <= begin <= end <= at + len(window):
             try:
-                self.fetch(memoryview(window), begin)
+                at, window = begin, self._fetched(begin, min(begin + WINDOW_BYTES, self.size))
             except TruncatedError:  # a file that became shorter may still have what was asked for
-                window = bytearray(end - begin)
-                self.fetch(memoryview(window), begin)
-            self._window, self._window_begin = window, begin
-            at = 0
-        return self._window[at : at + end - begin]
+                at, window = begin, self._fetched(begin, end)
+            self._window = at, window
+        return window[begin - at : end - at]
+
+    def _fetched(self, begin: int, end: int) -> bytearray:
+        into = bytearray(end - begin)
+        self.fetch(memoryview(into), begin)
+        return into
 
     def memory(self, begin: int, end: int) -> tuple[Any, int]:
         into = empty_aligned(end - begin)
@@ -128,7 +128,7 @@ class FetchedBytes:
 
     def close(self) -> None:
         """Keep what tensors need that have not been read yet."""
-        self._window = b""
+        self._window = (0, b"")
 
 
 class PositionedBytes(FetchedBytes):

@@ -51,14 +51,15 @@ class StoredTensor(Tensor):
         Raises:
             DecodeError: It does not match its checksum, or the file has become shorter.
         """
-        if self._stored is None:
-            assert self._source is not None
+        source = self._source
+        if self._stored is None and source is not None:
             header = self._header
-            memory, begin = self._source.memory(self._begin, self._begin + header.payload_bytes)
+            memory, begin = source.memory(self._begin, self._begin + header.payload_bytes)
             if self._verify:
                 check_contents(header, header.checksum, memory.data)
             self._stored = from_payload(header, None, memory, begin)
-            self._source = None
+            self._source = None  # in this order: another thread may be here too
+        assert self._stored is not None
         return self._stored
 
     @property
@@ -76,19 +77,18 @@ class StoredTensor(Tensor):
 
     def __getitem__(self, key: Any) -> Tensor:
         header = self._header
-        if self._stored is not None or self._verify or header.is_packed or is_foreign(header):
+        source = self._source
+        if source is None or self._verify or header.is_packed or is_foreign(header):
             return self.load()[key]
-        assert self._source is not None
         itemsize = layout.compact_bytes(header.dtype, header.padded, 1)
         # Indexing a view of the right strides over no memory at all tells where the selected elements lie.
         nowhere = np.empty(1, f"V{itemsize}")
         strides = tuple(s * itemsize for s in self.strides)
         part = _basic(as_strided(nowhere, header.shape, strides), key)
-        return self._with(self._fetch(part, part.ctypes.data - nowhere.ctypes.data), part.shape)
+        return self._with(self._fetch(source, part, part.ctypes.data - nowhere.ctypes.data), part.shape)
 
-    def _fetch(self, part: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
+    def _fetch(self, source: FetchedBytes, part: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
         """The elements of `part`, whose first one lies at `first`, counted from element zero."""
-        assert self._source is not None
         own = self._header.dtype._numpy
         element = own if own is not None and own.itemsize == part.itemsize else part.dtype
         if part.size == 0:
@@ -98,7 +98,7 @@ class StoredTensor(Tensor):
         memory = unreserved(size)
         origin = self._begin + self._header.byte_offset + first + low
         for begin, end in _pieces(part, -low, size):
-            self._source.fetch(memory[begin:end], origin + begin)
+            source.fetch(memory[begin:end], origin + begin)
         view: np.ndarray[Any, Any] = np.ndarray(part.shape, element, memory, -low, part.strides)
         # A copy gives back the pages between the elements, and is aligned for every consumer.
         return np.array(view, order="K")

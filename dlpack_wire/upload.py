@@ -8,9 +8,11 @@ from typing import Any
 
 from .checksum import Running, xxh3
 from .chunks import MAX_MESSAGE_BYTES, chunk_parts, pieces, record_parts, sum_until
+from .codec import source_of
 from .errors import EncodeError
 from .record import names_block
 from .source import Source
+from .ties import is_tensor, tied
 from .v1 import tensor_service_pb2 as pb
 from .wire import Buffer, length_delimited
 
@@ -29,16 +31,24 @@ class Outgoing:
 
     def __init__(self, x: Any, held: ExitStack) -> None:
         self._items: list[tuple[bytes, Source]] = []
-        named = isinstance(x, Mapping) and not hasattr(type(x), "__dlpack__")
-        if named and not x:
-            raise EncodeError("an object has at least one tensor")
-        for name, tensor in x.items() if named else [("", x)]:
-            block = names_block(name, allow_empty=not named)
-            try:
-                self._items.append((block, held.enter_context(Source(tensor))))
-            except EncodeError as error:
-                raise error.at(tensor=name) from error.__cause__
+        if isinstance(x, Mapping) and not is_tensor(x):
+            if not x:
+                raise EncodeError("an object has at least one tensor")
+            aliases = tied(x)
+            for name, tensor in x.items():
+                if aliases is None:
+                    self._add(tensor, names_block(name), name, held)
+                elif name in aliases:
+                    self._add(tensor, names_block(name, aliases[name]), name, held)
+        else:
+            self._add(x, b"", None, held)
         self.payload_bytes = sum(source.header.payload_bytes for _, source in self._items)
+
+    def _add(self, x: Any, names: bytes, name: str | None, held: ExitStack) -> None:
+        try:
+            self._items.append((names, held.enter_context(source_of(x))))
+        except EncodeError as error:
+            raise error.at(tensor=name) from error.__cause__
 
     def __len__(self) -> int:
         return len(self._items)
@@ -99,6 +109,12 @@ class Upload:
     def status_request(self) -> bytes:
         """The question how far it has come."""
         return pb.GetUploadStatusRequest(upload_id=self._start.upload_id).SerializeToString()
+
+    def take_failure(self) -> BaseException:
+        """The failure, which is not kept: through its traceback it would keep this upload."""
+        assert self.failure is not None
+        failure, self.failure = self.failure, None
+        return failure
 
     def discard_request(self) -> bytes:
         """The message that makes the server forget it."""

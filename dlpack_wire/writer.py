@@ -229,6 +229,7 @@ class FileWriter(RecordWriter):
         """Write the index, and publish the file.
 
         Raises:
+            EncodeError: The metadata has been changed to something that has no place in a file.
             OSError: It could not be written; the old file, if any, stays.
         """
         if self._closed:

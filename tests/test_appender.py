@@ -368,3 +368,33 @@ def test_any_order_of_writes_and_flushes_reads_like_a_dictionary(
     with dw.open(path) as g:
         assert g.metadata == metadata
     assert list(file.problems(path)) == []
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_records_are_on_disk_before_the_index_that_names_them(
+    durable: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, pwrite, pwritev = os.fsync, os.pwrite, os.pwritev
+
+    def what(content: bytes) -> str:
+        return "index" if b"DLPWIREE" in content else "records"
+
+    def noted_fsync(fd: int) -> None:
+        steps.append("sync")
+        fsync(fd)
+
+    def noted_pwrite(fd: int, content: Any, at: int) -> int:
+        steps.append(what(bytes(content)))
+        return pwrite(fd, content, at)
+
+    def noted_pwritev(fd: int, parts: Any, at: int) -> int:
+        steps.append(what(b"".join(parts)))
+        return pwritev(fd, parts, at)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "pwrite", noted_pwrite)
+    monkeypatch.setattr(os, "pwritev", noted_pwritev)
+    with dw.open(path, "a", durable=durable) as f:
+        f["a"] = np.arange(3)
+    assert steps == (["records", "sync", "index", "sync"] if durable else ["records", "index"])

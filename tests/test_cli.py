@@ -349,3 +349,53 @@ def test_a_missing_extra_is_named(missing: str, arguments: list[str], extra: str
     printed = run_python(script)
     assert extra in printed
     assert not printed.startswith("0")
+
+
+# --- recovering, comparing, converting --------------------------------------------------------------------------------
+
+
+def test_recover_writes_what_is_whole(capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path) -> None:
+    content = bytearray(file.read_bytes())
+    with dw.open(file) as f:
+        content[f.locate("weights").entry.data_offset] ^= 1
+    file.write_bytes(content)
+    target = tmp_path / "saved.dlpw"
+    said = run(capsys, "recover", file, target, code=1)
+    assert "weights" in said
+    assert f"{target}: 3 names are whole" in said
+    dw.verify(target)
+    with dw.open(target) as f:
+        assert list(f) == [EVIL, "[bold]", "none"]
+
+
+def test_recover_mends_a_cut_file_in_place(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-10])
+    found = json.loads(run(capsys, "recover", file, "--json", code=1))
+    assert found["names"] == ["weights", "tied", EVIL, "[bold]", "none"]
+    dw.verify(file)
+
+
+def test_diff_says_what_differs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    x = np.arange(6.0)
+    dw.save(tmp_path / "a.dlpw", {"same": x, EVIL: x, "a": x}, {"step": 1})
+    dw.save(tmp_path / "b.dlpw", {"same": x, EVIL: x + 1, "b": x}, {"step": 2})
+    lines = run(capsys, "diff", tmp_path / "a.dlpw", tmp_path / "b.dlpw", code=1).splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["name", "(file)", SHOWN, "a", "b"]
+    listed = json.loads(run(capsys, "diff", tmp_path / "a.dlpw", tmp_path / "b.dlpw", "--json", code=1))
+    assert [d["kind"] for d in listed] == ["metadata", "values", "only in first", "only in second"]
+    assert run(capsys, "diff", tmp_path / "a.dlpw", tmp_path / "a.dlpw") == ""
+
+
+def test_convert_there_and_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors.save_file({"w": np.arange(6.0).reshape(2, 3)}, tmp_path / "x.safetensors")
+    assert "1 tensors" in run(capsys, "convert", tmp_path / "x.safetensors", tmp_path / "x.dlpw")
+    assert (dw.load_dict(tmp_path / "x.dlpw")["w"].numpy() == np.arange(6.0).reshape(2, 3)).all()
+    run(capsys, "convert", tmp_path / "x.dlpw", tmp_path / "w.npy", "--only", "w", "--json")
+    assert np.load(tmp_path / "w.npy").shape == (2, 3)
+
+
+def test_convert_refuses_what_it_cannot_keep(capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path) -> None:
+    assert cli.main(["convert", str(file), str(tmp_path / "x.npy")]) == 1
+    assert "holds one tensor" in capsys.readouterr().err
+    assert not (tmp_path / "x.npy").exists()

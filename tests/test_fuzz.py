@@ -12,7 +12,7 @@ from subprocesses import run_python
 
 import dlpack_wire as dw
 
-MUTANTS = (10_000, 1_000_000)
+MUTANTS = (10_000, 200_000)
 
 each_target = pytest.mark.parametrize("target", law.TARGETS)
 
@@ -101,32 +101,32 @@ def test_the_law_notices_memory_that_the_input_does_not_justify(monkeypatch: pyt
         law.check_bounded("message", b"\0")
 
 
+DTYPE, DATA = "2206 080110081801", "7a0101"
+"""A uint8 of no dimensions; each message below would hold one, were it not for what is said beside it."""
+
+
 @pytest.mark.parametrize(
     ("content", "plain"),
     [
-        ("2206080210201801", True),  # a dtype
-        ("a200 06080210201801", False),  # its tag is a byte longer than it need be
-        ("2286 00080210201801", False),  # its length is
-        ("2207 0802 10a000 1801", True),  # a value may be
-        ("2207 8800 02 1020 1801", False),  # a tag within it may not
-        ("0b0c", False),  # a group
-        ("2203 0b0c 08", False),  # a group within
-        ("0000", False),  # field 0
-        ("2a0b" + "ff" * 10 + "01", False),  # an extent of more than 10 bytes
-        ("28" + "ff" * 10 + "01", False),
-        ("28" + "ff" * 9 + "7f", True),  # bits above 64 are dropped
-        ("a2" + "80" * 8 + "02" + "00", False),  # but not of tags
-        ("22" + "80" * 9 + "02", False),  # nor of lengths
-        ("2a0a" + "ff" * 9 + "01", True),  # -1
-        ("72818001" + "00" * 16385, False),  # padding over its cap
-        ("72808001" + "00" * 16384, True),
-        ("a2068080 04" + "00" * 65536, False),  # a header over its cap
-        ("7a8080 04" + "00" * 65536, True),  # data has none
-        ("22", True),  # a cut message: everybody refuses it
+        (DTYPE + DATA, True),
+        ("a200 06 080110081801" + DATA, False),  # a tag is a byte longer than it need be
+        ("2286 00 080110081801" + DATA, False),  # a length is
+        ("2207 0801 108800 1801" + DATA, True),  # a value may be
+        ("2207 8800 01 1008 1801" + DATA, False),  # a tag within it may not
+        ("a2" + "80" * 8 + "02 06 080110081801" + DATA, False),  # a tag of more than 64 bits
+        ("22 86" + "80" * 8 + "02 080110081801" + DATA, False),  # a length
+        ("10" + "80" * 9 + "7e" + DTYPE + DATA, True),  # of a value such bits are dropped
+        ("10" + "80" * 10 + "01" + DTYPE + DATA, False),  # but ten bytes are the most
+        ("2a0b" + "81" + "80" * 9 + "01" + DTYPE + DATA, False),  # of an extent too
+        ("0b0c" + DTYPE + DATA, False),  # a group
+        ("2208 0b0c 080110081801" + DATA, False),  # a group within
+        ("0000" + DTYPE + DATA, False),  # field 0
+        ("72818001" + "00" * 16385 + DTYPE + DATA, False),  # padding over its cap
+        ("72808001" + "00" * 16384 + DTYPE + DATA, True),
+        ("a206808004" + "00" * 65536 + DTYPE + DATA, False),  # a header over its cap
     ],
 )
 def test_where_the_contract_is_stricter_than_protobuf(content: str, plain: bool) -> None:
-    assert law.is_plain(bytes.fromhex(content)) is plain
-    if not plain:
-        with pytest.raises(dw.DecodeError):
-            dw.decode(bytes.fromhex(content))
+    message = bytes.fromhex(content)
+    assert law.is_plain(message) is plain
+    assert law.check_message(message).startswith("value") is plain

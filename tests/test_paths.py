@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from matrix.frameworks import ForeignNumpy, lend
 from matrix.truth import KINDS, LAYOUTS, Cannot, Kind, Truth, cells
+from strategies import lay_out, logical_bytes, native
 
 import dlpack_wire as dw
 from dlpack_wire.v1 import dlpack_pb2
@@ -224,7 +225,7 @@ def test_encoding_a_foreign_order_array_tags_it_and_swaps_nothing(kind: Kind) ->
         x = ForeignNumpy().make(Truth(kind, layout))
         before = x.tobytes()
         for message in (dw.to_proto(x), dlpack_pb2.DLTensor.FromString(dw.encode(x))):
-            assert message.byte_order == BIG
+            assert message.byte_order == 3 - dw.dtype.NATIVE
             assert message.data == x.transpose(np.argsort([-s for s in x.strides])).tobytes()
         assert x.tobytes() == before
 
@@ -238,7 +239,18 @@ def test_foreign_order_arrays_of_half_complex_types_are_refused(name: str) -> No
         dw.encode(x)
 
 
-# --- no more than itself ----------------------------------------------------------------------------------------------
+# --- size -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["fortran", "sliced"])
+@pytest.mark.parametrize("dtype", ["<f8", ">c16", "?", ml_dtypes.int4], ids=str)
+def test_tensors_of_many_pieces_arrive_by_every_way(dtype: Any, order: str, way: Way, folder: Path) -> None:
+    """Larger than any piece that is hashed, gathered or sent at a time."""
+    a = lay_out(np.dtype(dtype), (1900, 1601), order)
+    t = way(a, folder)
+    assert t.shape == a.shape
+    assert t.dtype.numpy == native(a).dtype
+    assert logical_bytes(t.numpy()) == logical_bytes(a)
 
 
 def test_ten_elements_of_a_hundred_million_are_ten_elements_and_a_header(tmp_path: Path) -> None:

@@ -372,6 +372,22 @@ def test_every_flipped_bit_gives_values_or_an_error() -> None:
         assert found.keys() in (truth.keys(), {"a", "tied", "b"})
 
 
+def test_a_damaged_index_is_an_error_and_not_an_older_generation() -> None:
+    content = two_generations()
+    begin = int.from_bytes(content[-26:-18], "little")
+    tags = {len(content) - 27, len(content) - 18, *range(len(content) - 9, len(content))}
+    for at in range(begin, len(content)):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[at] ^= 1 << bit
+            if at in tags:  # no trailer any more, as after a kill
+                with opened(bytes(damaged)) as f:
+                    assert set(f) == {"a", "tied", "b"}
+            else:
+                with pytest.raises(DecodeError):
+                    opened(bytes(damaged))
+
+
 @pytest.mark.parametrize("size", [2**31, 2**40, 2**62])
 def test_a_file_that_claims_terabytes_takes_no_memory(size: int) -> None:
     script = f"""

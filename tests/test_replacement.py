@@ -162,3 +162,26 @@ def test_a_temporary_taken_for_a_dead_one_before_it_was_locked_is_made_anew(
     assert temporaries(tmp_path) != removed
     r.publish()
     assert (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_file_is_synced_before_it_is_renamed_and_its_folder_after(
+    durable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(fd: int) -> None:
+        steps.append("sync folder" if os.path.isdir(f"/proc/self/fd/{fd}") else "sync file")
+        fsync(fd)
+
+    def noted_rename(old: str, new: str) -> None:
+        steps.append("rename")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    r = Replacement(tmp_path / "t", durable)
+    os.write(r.fd, b"new")
+    r.publish()
+    assert steps == (["sync file", "rename", "sync folder"] if durable else ["rename"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,16 @@ def test_a_descriptor_that_is_someone_elses_stays_open(path: Path) -> None:
     source.close()
     del source
     os.close(fd)
+
+
+def test_threads_may_read_at_once(path: Path) -> None:
+    source = open_source(path, "positioned")
+
+    def check(start: int) -> bool:
+        return all(
+            bytes(source.read(begin, begin + 50)) == CONTENT[begin : begin + 50]
+            for begin in range(start, len(CONTENT) - 50, 65_537)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(check, range(40)))

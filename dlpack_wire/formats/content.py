@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..capsule import carrier
+from ..codec import source_of
 from ..dtype import ByteOrder, DType
 from ..errors import EncodeError
 from ..metadata import Value
 from ..source import Source
-from ..writer import source_of
 
 PIECE_BYTES = 1 << 20
 

@@ -133,5 +133,3 @@ def write(path: str, content: Content, durable: bool) -> None:
         for item in items:
             for piece in pieces(item):
                 file.write(piece)
-
-

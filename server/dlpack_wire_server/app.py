@@ -6,21 +6,26 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import secrets
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from .auth import Authorizer
+from .auth import Authorizer, credentials_of
 from .directory import DirectoryStore
-from .listen import UNIX, AddressError, check_free, claim_unix, is_private
+from .listen import UNIX, AddressError, check_free, claim_unix, is_private, split
+from .logs import configure
+from .metrics import Metrics
 from .options import Options, parse
 from .service import SERVICE, Limits, TensorService
+from .status import Refusal, status_of
 from .store import MemoryStore, Store
 from .uploads import Uploads
 
@@ -47,6 +52,7 @@ class Server:
 
     Attributes:
         addresses: Where it listens, with the real ports.
+        metrics_address: Where it serves metrics, or None.
         instance_id: 32 hex digits, new at each start.
     """
 
@@ -54,6 +60,7 @@ class Server:
         self._options = options
         self._ending = contextlib.ExitStack()
         self.addresses: list[str] = []
+        self.metrics_address: str | None = None
         self.instance_id = secrets.token_hex(16)
 
     async def start(self) -> None:
@@ -63,21 +70,25 @@ class Server:
             StartError: The options make no sense together, a file cannot be used, or an address cannot be had.
         """
         options = self._options
-        self._server = aio.server(options=CHANNEL_OPTIONS)
+        retention_ns = int(options.upload_retention_s * 1e9)
         try:
-            retention_ns = int(options.upload_retention_s * 1e9)
             authorizer = Authorizer(options.token_file)
             credentials = _tls_credentials(options)
+        except (OSError, ValueError) as error:
+            raise StartError(str(error)) from None
+        self._server = aio.server(options=CHANNEL_OPTIONS, interceptors=[_Gate(authorizer)])
+        try:
             store = _open_store(options, retention_ns)
             self._ending.callback(store.close)
-            self._uploads = Uploads(retention_ns)
+            self._uploads = Uploads(retention_ns, options.max_unfinished_bytes or store.space.limit)
+            metrics = self._open_metrics(store)
             limits = Limits(object_bytes=options.max_object_bytes)
-            service = TensorService(store, self._uploads, authorizer, self.instance_id, limits)
+            service = TensorService(store, self._uploads, authorizer, metrics, self.instance_id, limits)
             self._ending.callback(service.close)
             self._add_services(service)
             self.addresses = [self._listen(address, credentials) for address in options.listen]
             await self._server.start()
-        except (AddressError, OSError, ValueError) as error:
+        except (AddressError, OSError) as error:
             await self._abandon()
             raise StartError(str(error)) from None
         except BaseException:
@@ -86,6 +97,18 @@ class Server:
         for name in ("", SERVICE.full_name):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._expiry = asyncio.create_task(self._expire(options.upload_retention_s))
+
+    def _open_metrics(self, store: Store) -> Metrics:
+        metrics = Metrics()
+        metrics.watch("store_bytes", "Bytes of all images in the store.", lambda: store.space.used)
+        metrics.watch("store_limit_bytes", "Most bytes of all images.", lambda: store.space.limit)
+        metrics.watch("unfinished_uploads", "Uploads that can be resumed.", lambda: len(self._uploads))
+        if self._options.metrics_listen is not None:
+            host, port = split(self._options.metrics_listen)
+            bound, end = metrics.serve(host, port)
+            self._ending.callback(end)
+            self.metrics_address = f"{self._options.metrics_listen.rpartition(':')[0]}:{bound}"
+        return metrics
 
     def _add_services(self, service: TensorService) -> None:
         self._health = health.aio.HealthServicer()
@@ -138,6 +161,29 @@ class Server:
         self._ending.close()
 
 
+class _Gate(aio.ServerInterceptor):
+    """Asks for credentials where the service does not do so itself. Health may be asked by anybody."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith("/grpc.reflection."):
+            return handler
+
+        async def guarded(requests: Any, context: Any) -> Any:
+            try:
+                self._authorizer.identify(*credentials_of(context))
+            except Refusal as error:
+                status = status_of(error)
+                await context.abort(status.code, status.text, status.trailers)
+            async for response in handler.stream_stream(requests, context):
+                yield response
+
+        return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
+
+
 def _open_store(options: Options, retention_ns: int) -> Store:
     if options.dir is not None:
         return DirectoryStore(options.dir, options.max_store_bytes, retention_ns)
@@ -173,6 +219,9 @@ def serve(options: Options, ready: Callable[[list[str]], None]) -> None:
     Raises:
         StartError: It cannot start.
     """
+    configure(options.log_format, options.log_level)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every large object takes a descriptor
     asyncio.run(_serve(options, ready))
 
 
@@ -189,6 +238,8 @@ async def _serve(options: Options, ready: Callable[[list[str]], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask)
+    if server.metrics_address is not None:
+        _log.info("metrics at http://%s/metrics", server.metrics_address)
     ready(server.addresses)
     await asked.wait()
     _log.info("draining for up to %g s", options.grace_s)
@@ -198,7 +249,6 @@ async def _serve(options: Options, ready: Callable[[list[str]], None]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """The command line of the server."""
     options = parse(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def ready(addresses: list[str]) -> None:
         for address in addresses:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from grpc import aio
 
 from .status import Refusal
 
@@ -18,6 +21,7 @@ MAX_FAILURES = 20
 """A peer with this many failed attempts in the window is not listened to until the window has passed."""
 
 _MAX_PEERS = 4096
+_log = logging.getLogger(__name__)
 _RELOAD_NS = 10**9
 
 
@@ -53,7 +57,7 @@ _ANYBODY = Caller("anybody", ("",), ("",))
 
 
 class Authorizer:
-    """Tells callers apart by bearer token. Without a token file everybody may do everything.
+    """Tells callers apart by bearer token. Without a token file everybody who can connect may do everything.
 
     The file is JSON: `{"tokens": [{"name": "robot", "token": "...", "read": ["cam/"], "write": [""]}]}`. In place of
     `token`, `sha256` may hold its hash in hex. An empty prefix is a prefix of every name. The file is read again when
@@ -72,27 +76,23 @@ class Authorizer:
         self._stamp: tuple[int, int, int] | None = None
         self._looked_ns = 0
         self._failures: OrderedDict[str, list[int]] = OrderedDict()
-        self.reload_error: str | None = None
+        self._complained = False
         if path is not None:
             self._load(path)
 
-    @property
-    def open_to_all(self) -> bool:
-        """Whether no token is asked for."""
-        return self._path is None
-
-    def identify(self, token: str | None, peer: str) -> Caller:
+    def identify(self, token: str | None, peer: str, certified: str | None) -> Caller:
         """Who is calling.
 
         Args:
             token: The bearer token, or None.
             peer: Address of the peer, without what changes from one connection to the next.
+            certified: Name in the certificate that the peer showed, or None.
 
         Raises:
             Refusal: UNAUTHENTICATED, or TOO_MANY_REQUESTS after too many failures of that peer.
         """
         if self._path is None:
-            return _ANYBODY
+            return _ANYBODY if certified is None else _ANYBODY._replace(owner=f"certified {certified}")
         self._refresh(self._path)
         now = time.monotonic_ns()
         failed = [t for t in self._failures.get(peer, ()) if now - t < FAILURE_WINDOW_NS]
@@ -120,9 +120,12 @@ class Authorizer:
         try:
             if _stamp_of(path) != self._stamp:
                 self._load(path)
-            self.reload_error = None
+                _log.info("read %s again: %d tokens", path, len(self._callers))
+            self._complained = False
         except (OSError, ValueError) as error:
-            self.reload_error = str(error)
+            if not self._complained:
+                _log.error("the tokens read before stay in force: %s", error)
+            self._complained = True
 
     def _load(self, path: str) -> None:
         stamp = _stamp_of(path)
@@ -132,6 +135,17 @@ class Authorizer:
             raise ValueError(f'{path}: must be {{"tokens": [...]}}')
         self._callers = [_read_entry(path, i, entry) for i, entry in enumerate(content["tokens"])]
         self._stamp = stamp
+
+
+def credentials_of(context: aio.ServicerContext[Any, Any]) -> tuple[str | None, str, str | None]:
+    """The bearer token of a call, its peer without the port, and the name in the peer's certificate."""
+    token = None
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization" and isinstance(value, str) and value[:7].lower() == "bearer ":
+            token = value[7:]
+    peer = context.peer()
+    certified = next((name.decode("utf-8", "replace") for name in context.peer_identities() or ()), None)
+    return token, peer.rpartition(":")[0] if peer.startswith("ipv") else peer, certified
 
 
 def _stamp_of(path: str) -> tuple[int, int, int]:

@@ -20,6 +20,7 @@ class Options(NamedTuple):
         dir: Where objects are kept; None: in memory.
         max_store_bytes: Most bytes of all objects; 0: half of the machine's memory, or no limit in a directory.
         max_object_bytes: Most payload bytes of one object; 0: what the store has room for.
+        max_unfinished_bytes: Most bytes that one caller's unfinished uploads may take; 0: what the store has room for.
         upload_retention_s: How long an interrupted upload is kept, and a finished one remembered.
         grace_s: How long calls may go on after SIGTERM.
         token_file: File of tokens; None: everybody may do everything.
@@ -27,12 +28,16 @@ class Options(NamedTuple):
         tls_key: PEM file of its private key.
         tls_client_ca: PEM file of the authorities whose clients are let in; None: no client certificate is asked for.
         insecure: Whether other machines may be listened to in plain text.
+        metrics_listen: `host:port` for Prometheus; None: no metrics are served.
+        log_format: "text" or "json".
+        log_level: The least level that is logged.
     """
 
     listen: Sequence[str] = (DEFAULT_LISTEN,)
     dir: str | None = None
     max_store_bytes: int = 0
     max_object_bytes: int = 0
+    max_unfinished_bytes: int = 0
     upload_retention_s: float = 600.0
     grace_s: float = 10.0
     token_file: str | None = None
@@ -40,6 +45,9 @@ class Options(NamedTuple):
     tls_key: str | None = None
     tls_client_ca: str | None = None
     insecure: bool = False
+    metrics_listen: str | None = None
+    log_format: str = "text"
+    log_level: str = "info"
 
 
 def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = os.environ) -> None:
@@ -58,12 +66,16 @@ def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = 
     add("dir", str, "keep objects in this folder [in memory]")
     add("max-store-bytes", size, "most bytes of all objects, such as 8GiB [half of the memory; no limit with --dir]")
     add("max-object-bytes", size, "most payload bytes of one object [what the store has room for]")
+    add("max-unfinished-bytes", size, "most bytes of one caller's unfinished uploads [what the store has room for]")
     add("upload-retention-s", float, "how long an interrupted upload can be resumed [600]")
     add("grace-s", float, "how long calls may go on after SIGTERM [10]")
     add("token-file", str, "JSON file of bearer tokens and what they allow [everybody may do everything]")
     add("tls-cert", str, "PEM file of the certificate chain")
     add("tls-key", str, "PEM file of the private key")
     add("tls-client-ca", str, "let in only clients with a certificate of these authorities, a PEM file")
+    add("metrics-listen", str, "host:port to serve Prometheus metrics at [none are served]")
+    add("log-format", str, "text or json [text]", choices=("text", "json"))
+    add("log-level", str, "debug, info, warning or error [info]", choices=("debug", "info", "warning", "error"))
     insecure = environment.get(ENVIRONMENT_PREFIX + "INSECURE", "") not in ("", "0", "false")
     parser.add_argument(
         "--insecure", action="store_true", default=insecure, help="let other machines connect without TLS"

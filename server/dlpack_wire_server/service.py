@@ -41,7 +41,8 @@ from dlpack_wire.metadata import MAX_NAME_BYTES, decode_value, encode_map, encod
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 from dlpack_wire.wire import Buffer, length_delimited
 
-from .auth import Authorizer, Caller
+from .auth import Authorizer, Caller, credentials_of
+from .metrics import Metrics
 from .slices import part
 from .status import Refusal, status_of
 from .store import Commit, ObjectInfo, Store, StoredObject, StoredRecord, check_generation
@@ -88,12 +89,14 @@ class TensorService:
         store: Store,
         uploads: Uploads,
         authorizer: Authorizer,
+        metrics: Metrics,
         instance_id: str,
-        limits: Limits = Limits(),  # noqa: B008 (immutable)
+        limits: Limits,
     ) -> None:
         self._store = store
         self._uploads = uploads
         self._authorizer = authorizer
+        self._metrics = metrics
         self._instance_id = instance_id
         self._limits = limits
         self._calls: Counter[str] = Counter()
@@ -116,11 +119,11 @@ class TensorService:
         for name, run in self._methods.items():
             method = SERVICE.methods_by_name[name]
             if method.client_streaming:
-                made[name] = grpc.stream_unary_rpc_method_handler(self._streaming_in(run))
+                made[name] = grpc.stream_unary_rpc_method_handler(self._streaming_in(name, run))
             elif method.server_streaming:
-                made[name] = grpc.unary_stream_rpc_method_handler(self._streaming_out(run))
+                made[name] = grpc.unary_stream_rpc_method_handler(self._streaming_out(name, run))
             else:
-                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(run))
+                made[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, run))
         return grpc.method_handlers_generic_handler(SERVICE.full_name, made)
 
     def close(self) -> None:
@@ -129,43 +132,57 @@ class TensorService:
 
     # --- around every call --------------------------------------------------------------------------------------------
 
-    def _unary(self, run: Callable[[Caller, bytes], Awaitable[bytes]]) -> Any:
+    def _unary(self, name: str, run: Callable[[Caller, bytes], Awaitable[bytes]]) -> Any:
         async def handle(request: bytes, context: _Context) -> bytes:
-            return await self._answer(context, lambda caller: run(caller, request))
+            return await self._answer(name, context, lambda caller: run(caller, request)) or b""
 
         return handle
 
-    def _streaming_in(self, run: Callable[[Caller, _Context], Awaitable[bytes]]) -> Any:
+    def _streaming_in(self, name: str, run: Callable[[Caller, _Context], Awaitable[bytes]]) -> Any:
         async def handle(_: object, context: _Context) -> bytes:
-            return await self._answer(context, lambda caller: run(caller, context))
+            return await self._answer(name, context, lambda caller: run(caller, context)) or b""
 
         return handle
 
-    def _streaming_out(self, run: Callable[[Caller, bytes, _Context], Awaitable[None]]) -> Any:
+    def _streaming_out(self, name: str, run: Callable[[Caller, bytes, _Context], Awaitable[None]]) -> Any:
         async def handle(request: bytes, context: _Context) -> None:
-            await self._answer(context, lambda caller: run(caller, request, context))
+            await self._answer(name, context, lambda caller: run(caller, request, context))
 
         return handle
 
-    async def _answer(self, context: _Context, run: Callable[[Caller], Awaitable[_T]]) -> _T:
+    async def _answer(self, method: str, context: _Context, run: Callable[[Caller], Awaitable[_T]]) -> _T | None:
         """Let the caller in, run the call, and answer what it raises by the table."""
         owner = None
-        try:
-            caller = self._authorizer.identify(*_credentials(context))
-            if self._calls[caller.owner] >= self._limits.caller_calls:
-                raise Refusal("TOO_MANY_REQUESTS", f"{self._limits.caller_calls} calls of {caller.owner} are running")
-            owner = caller.owner
-            self._calls[owner] += 1
-            return await run(caller)
-        except Exception as error:
-            status = status_of(error)
-            if status.reason == "INTERNAL":
-                _log.exception("a call failed")
-            await context.abort(status.code, status.text, status.trailers)
-            raise  # not reached: abort raises
-        finally:
-            if owner is not None:
-                self._calls[owner] -= 1
+        with self._metrics.call(method) as ended:
+            try:
+                caller = self._authorizer.identify(*credentials_of(context))
+                if self._calls[caller.owner] >= self._limits.caller_calls:
+                    raise Refusal(
+                        "TOO_MANY_REQUESTS", f"{self._limits.caller_calls} calls of {caller.owner} run already"
+                    )
+                owner = caller.owner
+                self._calls[owner] += 1
+                answer = await run(caller)
+                ended("OK")
+                return answer
+            except Exception as error:
+                status = status_of(error)
+                ended(status.code.name)
+                if status.reason == "INTERNAL":
+                    _log.exception("%s of %s failed", method, owner)
+                else:
+                    _log.debug("%s of %s: %s: %s", method, owner, status.reason, status.text)
+                # Not `abort`: it raises an error that the call keeps, and which by its traceback keeps the call, with
+                # all that has come and was not read, until the garbage collector finds them.
+                context.set_code(status.code)
+                context.set_details(status.text)
+                context.set_trailing_metadata(status.trailers)
+                return None
+            finally:
+                if owner is not None:
+                    self._calls[owner] -= 1
+                    if not self._calls[owner]:
+                        del self._calls[owner]
 
     async def _run(self, quick: bool, work: Callable[..., _T], *args: Any) -> _T:
         """Do work, in a thread if it may take long. When cancelled, first wait for the thread to let go of it."""
@@ -210,6 +227,7 @@ class TensorService:
                 headers.check_payload_size(record.header, len(record.payload))
                 upload.arrival.record(record._replace(payload=b""))
             commit = await self._run(payload_bytes < _QUICK_BYTES, self._store_all, upload, records)
+            self._metrics.received(payload_bytes)
         response = pb.StoreResponse(generation=commit.generation, already_committed=commit.repeated)
         return response.SerializeToString()
 
@@ -254,6 +272,7 @@ class TensorService:
                     await writing
                     writing = None
                 if chunk is not None:
+                    self._metrics.received(len(chunk.data))
                     # The next message is read while this chunk is being hashed and written.
                     if len(chunk.data) < _QUICK_BYTES and not self._store.on_disk:
                         upload.take(chunk)
@@ -364,7 +383,9 @@ class TensorService:
         stored = await self._find(caller, request.name, None)
         records = _select(stored, request.tensors)
         quick = min(stored.info.payload_bytes, INLINE_BYTES) < _QUICK_BYTES and len(records) < _QUICK_RECORDS
-        return await self._run(quick, _fetch_response, stored, records)
+        response = await self._run(quick, _fetch_response, stored, records)
+        self._metrics.sent(len(response))
+        return response
 
     async def _get(self, caller: Caller, raw: bytes, context: _Context) -> None:
         request, _, _ = parse(pb.GetRequest, raw)
@@ -379,6 +400,7 @@ class TensorService:
             following = asyncio.ensure_future(self._run(quick, next, messages, None))
             try:
                 await context.write(message)
+                self._metrics.sent(len(message))
             finally:
                 await _settle(following)
             message = following.result()
@@ -431,16 +453,6 @@ async def _settle(task: asyncio.Future[Any]) -> None:
     await asyncio.wait([task])
     if not task.cancelled():
         task.exception()  # asked for, so that asyncio does not report it as forgotten
-
-
-def _credentials(context: _Context) -> tuple[str | None, str]:
-    """The bearer token of a call, and its peer without the port."""
-    token = None
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization" and isinstance(value, str) and value[:7].lower() == "bearer ":
-            token = value[7:]
-    peer = context.peer()
-    return token, peer.rpartition(":")[0] if peer.startswith("ipv") else peer
 
 
 def _upload_key(caller: Caller, upload_id: bytes) -> bytes | None:

@@ -135,9 +135,11 @@ class Store(Protocol):
 
     Attributes:
         on_disk: Whether methods wait for a disk.
+        space: How much is in use.
     """
 
     on_disk: bool
+    space: Space
 
     def draft(self, image: Image, names: Sequence[tuple[str, ...]], metadata: bytes) -> Draft:
         """Room for an object; given back when the draft is dropped.

@@ -53,16 +53,16 @@ class Uploads:
     def __init__(
         self,
         retention_ns: int,
+        max_bytes: int,
         max_count: int = 64,
-        max_bytes: int = 1 << 62,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """No uploads.
 
         Args:
             retention_ns: How long an interrupted upload is kept.
-            max_count: Most uploads of one owner.
             max_bytes: Most bytes that the images of one owner's uploads will have.
+            max_count: Most uploads of one owner.
             clock: Tells the time.
         """
         self.retention_ns = retention_ns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from dlpack_wire.client import connect
 from dlpack_wire.connection import CHANNEL_OPTIONS
 
 from .grpc_peer import CHUNK_BYTES, SERVICE
-from .measure import Row, interleaved, rate_row, time_row
+from .measure import Row, Work, interleaved, rate_row, time_row
 
 LARGE_BYTES = int(os.environ.get("DLPACK_WIRE_BENCH_BYTES", 1 << 30))
 SMALL_BYTES = 4096
@@ -83,13 +84,14 @@ def rows() -> Iterator[Row]:
         def put() -> None:
             client.put("large", large)
 
-        took = interleaved(
-            {"put": put, "peer put": identity.put, "get": lambda: client.get("large"), "peer get": identity.get},
-            rounds=5,
-        )
+        # Apart, because what a put leaves of free memory decides how fast the get behind it finds fresh pages.
+        put_took = interleaved({"ours": put, "peer": identity.put}, rounds=5)
+        get_took = interleaved({"ours": lambda: client.get("large"), "peer": identity.get}, rounds=5)
         size = f"{LARGE_BYTES >> 20} MiB"
-        yield rate_row(f"put {size} over TCP", took["put"], "identity stream into a memfd", took["peer put"], 0.85)
-        yield rate_row(f"get {size} over TCP", took["get"], "identity stream into one array", took["peer get"], 0.85)
+        yield rate_row(f"put {size} over TCP", put_took["ours"], "identity stream into a memfd", put_took["peer"], 0.85)
+        yield rate_row(
+            f"get {size} over TCP", get_took["ours"], "identity stream into one array", get_took["peer"], 0.85
+        )
         took = interleaved(
             {
                 "put": lambda: client.put("small", small),
@@ -101,3 +103,28 @@ def rows() -> Iterator[Row]:
         )
         yield time_row("put 4 KiB over TCP", took["put"], "identity unary call", took["peer"], 1.3)
         yield time_row("get 4 KiB over TCP", took["get"], "identity unary call", took["peer"], 1.3)
+        for callers in (8, 64):
+            took = interleaved(
+                {
+                    "get": lambda callers=callers: together(callers, lambda: client.get("small")),
+                    "peer": lambda callers=callers: together(callers, identity.echo),
+                },
+                rounds=7,
+            )
+            yield time_row(
+                f"get 4 KiB, {callers} callers, 512 calls", took["get"], "identity unary call", took["peer"], 1.3
+            )
+
+
+def together(callers: int, work: Work) -> None:
+    """512 calls by so many threads."""
+
+    def share() -> None:
+        for _ in range(512 // callers):
+            work()
+
+    threads = [threading.Thread(target=share) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -23,10 +23,12 @@ def main() -> int:
     parser.add_argument(
         "--keep", action="store_true", help="write the shortest inputs that cover as much to the corpus"
     )
+    parser.add_argument("--target", choices=tuple(TARGETS), action="append", help="only these")
     arguments = parser.parse_args()
-    share = max(arguments.seconds // (len(TARGETS) * len(BACK_ENDS)), 1)
+    targets = arguments.target or tuple(TARGETS)
+    share = max(arguments.seconds // (len(targets) * len(BACK_ENDS)), 1)
     with tempfile.TemporaryDirectory() as folder:
-        for target in TARGETS:
+        for target in targets:
             found = Path(folder) / target
             fill(found, [*corpus.seeds(target), *corpus.read(target)])
             for back_end in BACK_ENDS:
@@ -56,6 +58,7 @@ def fuzz(target: str, back_end: str, folder: Path, seconds: int) -> str:
         "-timeout=10",
         "-rss_limit_mb=1024",
         "-print_final_stats=1",
+        f"-artifact_prefix={folder.parent}/",
     )
     last = re.findall(r"cov: \d+ ft: \d+", said)[-1]
     runs = re.search(r"number_of_executed_units: (\d+)", said)

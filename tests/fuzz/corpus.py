@@ -15,9 +15,13 @@ import dlpack_wire
 from .law import TARGETS
 
 HERE = Path(__file__).parent
-_VECTORS = HERE.parent / "data" / "vectors"
+_DATA = HERE.parent / "data"
 _LIBRARY = str(Path(dlpack_wire.__file__).parent)
 MAX_INPUT_BYTES = 1024
+
+
+_SHARES = (8, 2, 1)
+"""Of the targets in mutants: a file takes as long as ten messages."""
 
 
 def path(target: str) -> Path:
@@ -42,17 +46,23 @@ _BROKE_THE_LAW = (
 
 
 def seeds(target: str) -> list[bytes]:
-    """What a corpus begins with: the golden vectors as messages, a few short choices as layouts."""
-    if target != "message":
-        return [bytes(Random(n).randbytes(16)) for n in range(16)]
-    cases = [case for name in ("valid", "invalid") for case in json.loads((_VECTORS / f"{name}.json").read_text())]
+    """What a corpus begins with: the golden vectors and files, a few short choices as layouts."""
+    if target == "layout":
+        return [Random(n).randbytes(16) for n in range(16)]
+    if target == "file":
+        files = [file.read_bytes() for file in sorted((_DATA / "files").glob("*.dlpw"))]
+        return [content for content in files if len(content) <= MAX_INPUT_BYTES]
+    cases = [
+        case for name in ("valid", "invalid") for case in json.loads((_DATA / "vectors" / f"{name}.json").read_text())
+    ]
     wires = [bytes.fromhex(case["wire"]) if isinstance(case["wire"], str) else _joined(case["wire"]) for case in cases]
     return [wire for wire in wires if len(wire) <= MAX_INPUT_BYTES] + list(map(bytes.fromhex, _BROKE_THE_LAW))
 
 
 def distil(target: str, inputs: Iterable[bytes]) -> list[bytes]:
     """The shortest inputs that take every step from line to line of the library that all of them take."""
-    kept, seen = [], set()
+    kept: list[bytes] = []
+    seen: set[tuple[object, ...]] = set()
     for content in sorted(set(inputs), key=lambda content: (len(content), content)):
         steps: set[tuple[object, ...]] = set()
         sys.settrace(_tracer(steps))
@@ -93,7 +103,7 @@ def mutants(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
     chance = Random(seed)
     kept = {target: read(target) for target in TARGETS}
     for _ in range(count):
-        target = chance.choice(tuple(kept))
+        (target,) = chance.choices(tuple(kept), _SHARES)
         content = bytearray(chance.choice(kept[target]))
         for _ in range(chance.randint(1, 4)):
             at = chance.randrange(len(content) + 1)

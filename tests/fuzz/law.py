@@ -1,23 +1,28 @@
 """The law: any bytes give a value or a `DecodeError`, in memory that the input's real size justifies; never another
 exception, never a crash. `decode` and the standard parser followed by `from_proto` give the same verdict wherever the
 contract is not stricter than protobuf. What is accepted can be used: every accessor, every export, and encoding it
-again gives the same value. Strides are accepted exactly if they obey rules 10 to 13 of proto/README.md.
+again gives the same value. Strides are accepted exactly if they obey rules 10 to 13 of proto/README.md. What the
+index of a file without problems gives is what the standard parser finds in the whole file.
 """
 
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError as ParseError
+from xxhash import xxh3_64_intdigest
 
 import dlpack_wire as dw
-from dlpack_wire.v1 import dlpack_pb2
+from dlpack_wire.audit import problems
+from dlpack_wire.reader import FileReader
+from dlpack_wire.storage import MemoryBytes
+from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
 
 MAX_HEADER_BYTES, MAX_PADDING_BYTES = 64 * 1024, 16384
 
@@ -72,7 +77,7 @@ def check_layout(content: bytes) -> str:
         byte_offset=max(offset + offset_slack, 0),
         data=bytes(max(size + size_slack, 0)),
     )
-    message.dtype.code = dtype.code  # type: ignore[assignment]
+    message.dtype.code = dtype.code
     lawful = message.byte_offset == offset and len(message.data) == size and len(strides) in (0, len(shape))
     if lawful and strides and count:
         lawful = _is_row_major(shape, strides) if is_packed else _step_over_each_other(shape, strides)
@@ -82,7 +87,44 @@ def check_layout(content: bytes) -> str:
     return verdict
 
 
-TARGETS: dict[str, Callable[[bytes], str]] = {"message": check_message, "layout": check_layout}
+def check_file(content: bytes) -> str:
+    """Read bytes as a file, as they are and with all sums set right; both verdicts."""
+    return f"{_check_file(content)} {_check_file(with_sums(content))}"
+
+
+def _check_file(content: bytes) -> str:
+    read = _outcome(dw.load_dict, content)
+    unverified = _outcome(partial(dw.load_dict, verify=False), content)
+    found = _outcome(_problems, content)
+    if isinstance(read, dw.DecodeError):
+        assert found != []
+        return _verdict(read)
+    assert not isinstance(unverified, dw.DecodeError)
+    for t in (*read.values(), *unverified.values()):
+        _use(t)
+    if found == []:
+        claims = _claims(tensor_file_pb2.TensorFile.FromString(content))
+        assert claims.keys() == read.keys()
+        for name, t in read.items():
+            assert _verdict(dw.from_proto(claims[name])) == _verdict(t)
+    return "value " + " ".join(f"{name!r} {_verdict(t)}" for name, t in sorted(read.items()))
+
+
+def _problems(content: bytes) -> list[dw.DecodeError]:
+    with FileReader(MemoryBytes(content), "fuzzed") as f:
+        return list(problems(f))
+
+
+def _claims(file: tensor_file_pb2.TensorFile) -> dict[str, dlpack_pb2.DLTensor]:
+    """The tensor of every name: the last record that claims a name has it."""
+    return {name: record.tensor for record in file.records for name in (record.name, *record.aliases)}
+
+
+TARGETS: dict[str, Callable[[bytes], str]] = {
+    "message": check_message,
+    "layout": check_layout,
+    "file": check_file,
+}
 
 
 def check_bounded(target: str, content: bytes) -> str:
@@ -98,7 +140,10 @@ def check_bounded(target: str, content: bytes) -> str:
 # --- what happened ----------------------------------------------------------------------------------------------------
 
 
-def _outcome(read: Callable[[Any], dw.Tensor], x: Any) -> dw.Tensor | dw.DecodeError:
+_T = TypeVar("_T")
+
+
+def _outcome(read: Callable[[Any], _T], x: Any) -> _T | dw.DecodeError:
     try:
         return read(x)
     except dw.DecodeError as error:
@@ -118,9 +163,9 @@ def _use(t: dw.Tensor) -> None:
     assert len(t.strides) == t.ndim == len(t.shape)
     with suppress(dw.UnsupportedTensorError):
         assert t.numpy().shape == t.shape
-    for options in ({}, {"max_version": (1, 3)}):
+    for max_version in (None, (1, 3)):
         with suppress(BufferError):
-            t.__dlpack__(**options)
+            t.__dlpack__(max_version=max_version)
     part = t[...]
     assert (part.shape, part.payload) == (t.shape, t.payload)
     if t.ndim:
@@ -194,6 +239,55 @@ def _varint_sizes(content: bytes) -> list[int]:
         _, pos, _ = _varint(content, pos)
         sizes.append(pos - begin)
     return sizes
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def with_sums(content: bytes) -> bytes:
+    """A file with the sums of payloads, record heads and last index set right, as far as there are such things.
+
+    Without it, hardly a change of a file would be looked at for more than its sum.
+    """
+    fixed = bytearray(content)
+    for begin, end in _fields(content, 9, len(content), 0x12):
+        sums, payload = list(_fields(content, begin, end, 0x71)), end
+        for tensor_begin, tensor_end in _fields(content, begin, end, 0x7A):
+            payload = tensor_end
+            for payload, payload_end in _fields(content, tensor_begin, tensor_end, 0x7A):
+                for at, _ in _fields(content, tensor_begin, payload, 0x49):
+                    # It stands in the index as well.
+                    fixed = fixed.replace(content[at : at + 8], _sum(content[payload:payload_end]))
+        head = content.rfind(b"\x12", 0, begin)
+        for at, _ in sums[:1]:
+            fixed[at : at + 8] = bytes(8)
+            fixed[at : at + 8] = _sum(fixed[head:payload])
+    if len(content) > 36:
+        index = int.from_bytes(content[-26:-18], "little")
+        fixed[-17:-9] = _sum(fixed[index:-18])
+    return bytes(fixed)
+
+
+def _sum(content: bytes | bytearray) -> bytes:
+    return xxh3_64_intdigest(content).to_bytes(8, "little")
+
+
+def _fields(content: bytes, pos: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
+    """Where the contents of fields with that tag begin and end, up to the first thing that is no field."""
+    while pos < end:
+        tag, pos, _ = _varint(content, pos)
+        if tag is None or tag & 7 not in (0, 1, 2, 5):
+            return
+        size: int | None = {0: 0, 1: 8, 5: 4}.get(tag & 7)
+        if size is None:
+            size, pos, _ = _varint(content, pos)
+        elif tag & 7 == 0:
+            _, pos, _ = _varint(content, pos)
+        if size is None or size > end - pos:
+            return
+        if tag == wanted:
+            yield pos, pos + size
+        pos += size
 
 
 # --- layouts ----------------------------------------------------------------------------------------------------------

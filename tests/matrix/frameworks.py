@@ -205,12 +205,12 @@ class Tensorflow(Framework):
         return lends(self.lib.constant(array), truth)
 
     def take(self, producer: Any) -> Taken:
-        if producer.dtype.lanes > 1:
-            raise Cannot("ignores lanes and would take one in so many")
         try:
             x = self.lib.experimental.dlpack.from_dlpack(producer.__dlpack__())
         except self.lib.errors.InvalidArgumentError as error:
             raise Cannot(REFUSED_LAYOUT if "strides" in str(error) else REFUSED) from error
+        if producer.dtype.name == f"{x.dtype.name}x{producer.dtype.lanes}":
+            raise Cannot("ignores lanes and takes one in so many")
         return Taken(x.dtype.name, tuple(x.shape), x.numpy().tobytes())
 
 

@@ -98,6 +98,6 @@ def run(frameworks: Sequence[Framework], kinds: Sequence[Kind] = KINDS) -> Findi
             else:
                 found.made[producer.name, kind, layout] = None
         for consumer in consumers:
-            whys = {taking.take(consumer, message, truth) for message in messages}
-            found.taken[consumer.name, kind, layout] = whys.pop() if whys else NOTHING_SENT
+            whys = {taking.take(consumer, message, truth) for message in messages} or {NOTHING_SENT}
+            (found.taken[consumer.name, kind, layout],) = whys
     return found

@@ -119,7 +119,8 @@ class Truth:
         """The elements where they lie, as numpy sees them."""
         size = element.itemsize
         strides = tuple(s * size for s in self.layout.strides)
-        return np.ndarray(self.layout.shape, element, self.room, self.layout.offset * size, strides)
+        view: Array = np.ndarray(self.layout.shape, element, self.room, self.layout.offset * size, strides)
+        return view
 
     def array(self) -> Array:
         """The tensor as a numpy array, if numpy has the type."""

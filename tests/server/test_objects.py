@@ -78,6 +78,26 @@ def test_a_set_is_one_object(client: Client, name: str) -> None:
     assert list(client.get(name)) == ["weights"]
 
 
+def test_tied_weights_travel_once(client: Client, name: str) -> None:
+    w = np.random.default_rng(0).standard_normal((500, 500))
+    client.put(name, {"embed": w, "norm": np.ones(3), "head": w, "part": w[:2]})
+    info = client.stat(name)
+    assert (info.tensor_count, info.payload_bytes) == (3, w.nbytes + 24 + 2 * 500 * 8)
+    got = client.get(name)
+    assert sorted(got) == ["embed", "head", "norm", "part"]
+    assert got["head"] is got["embed"]
+    assert np.array_equal(client.get(name, tensors=["head"])["head"].numpy(), w)
+    both = client.get(name, tensors=["head", "embed"])
+    assert all(np.array_equal(both[key].numpy(), w) for key in ("head", "embed"))
+
+
+def test_messages_are_put_as_the_tensors_they_are(client: Client, name: str) -> None:
+    client.put(name, {"m": dw.to_proto(np.arange(5)), "t": dw.decode(dw.encode(np.arange(3.0)))})
+    assert np.array_equal(client.get(name)["m"].numpy(), np.arange(5))
+    assert client.put(name, dw.to_proto(np.arange(6)))
+    assert client.get(name).shape == (6,)
+
+
 def test_many_tensors_in_one_object(client: Client, name: str) -> None:
     tensors = {f"layer {i}/weight": np.full((i % 7,), i, np.int32) for i in range(20_000)}
     client.put(name, tensors)

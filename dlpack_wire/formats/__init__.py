@@ -1,0 +1,1 @@
+"""File formats of others, read and written without the libraries they come from."""

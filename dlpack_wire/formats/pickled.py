@@ -1,0 +1,258 @@
+"""Reading the pickle in a torch file without running it: opcodes in, plain values out.
+
+Unpickling calls whatever the file names. Here nothing is ever called or imported: a global is a name, a call is a note
+of what would be called with which arguments, and the reader of the notes knows the few that make tensors.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..errors import DecodeError
+
+
+class Global(NamedTuple):
+    """A name that a pickle would import."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class Persistent(NamedTuple):
+    """A reference to something outside the pickle."""
+
+    key: Any
+
+
+@dataclass(eq=False)
+class Call:
+    """What a pickle would make by a call.
+
+    Attributes:
+        function: What would be called; a `Global` in any honest file.
+        arguments: With what.
+        state: What would then be set on the result.
+        entries: What would be stored in it by key.
+        elements: What would be appended to it.
+    """
+
+    function: Any
+    arguments: Any
+    state: Any = None
+    entries: dict[Any, Any] = field(default_factory=dict)
+    elements: list[Any] = field(default_factory=list)
+
+
+_MARK = object()
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_LITERALS = frozenset(
+    (
+        *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+        *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+        *("STRING", "BINSTRING", "SHORT_BINSTRING", "BYTEARRAY8"),
+    )
+)
+
+
+def interpret(pickled: bytes) -> Any:
+    """The value that a pickle describes.
+
+    Raises:
+        DecodeError: It is damaged, or uses something that no saved state needs.
+    """
+    machine = _Machine()
+    try:
+        for opcode, argument, _ in pickletools.genops(pickled):
+            if opcode.name == "STOP":
+                return machine.pop()
+            machine.step(opcode.name, argument)
+    except DecodeError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, RecursionError, AttributeError, OverflowError) as error:
+        raise DecodeError(f"damaged pickle: {type(error).__name__}: {error}") from None
+    raise DecodeError("the pickle has no end")
+
+
+class _Machine:
+    """The pickle machine's stack and memo."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+
+    def pop(self) -> Any:
+        """Take the top of the stack."""
+        value = self._stack.pop()
+        if value is _MARK:
+            raise DecodeError("damaged pickle: a mark where a value should be")
+        return value
+
+    def _since_mark(self) -> list[Any]:
+        at = len(self._stack) - 1
+        while self._stack[at] is not _MARK:
+            at -= 1
+            if at < 0:
+                raise DecodeError("damaged pickle: no mark")
+        values = self._stack[at + 1 :]
+        del self._stack[at:]
+        return values
+
+    def step(self, name: str, argument: Any) -> None:
+        """Follow one opcode."""
+        stack = self._stack
+        if name in _LITERALS:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            self._memo[argument] = stack[-1]
+        elif name in ("GET", "BINGET", "LONG_BINGET"):
+            stack.append(self._memo[argument])
+        else:
+            action = _ACTIONS.get(name)
+            if action is None:
+                raise DecodeError(f"pickle opcode {name} has no place in a saved state")
+            action(self, argument)
+
+    # Each of these follows the opcode of its name.
+
+    def proto(self, argument: Any) -> None:
+        pass
+
+    def mark(self, argument: Any) -> None:
+        self._stack.append(_MARK)
+
+    def memoize(self, argument: Any) -> None:
+        self._memo[len(self._memo)] = self._stack[-1]
+
+    def pop_value(self, argument: Any) -> None:
+        self._stack.pop()
+
+    def pop_mark(self, argument: Any) -> None:
+        self._since_mark()
+
+    def dup(self, argument: Any) -> None:
+        self._stack.append(self._stack[-1])
+
+    def empty_dict(self, argument: Any) -> None:
+        self._stack.append({})
+
+    def empty_list(self, argument: Any) -> None:
+        self._stack.append([])
+
+    def dict_of(self, argument: Any) -> None:
+        values = self._since_mark()
+        self._stack.append(dict(zip(map(_key, values[::2]), values[1::2], strict=True)))
+
+    def list_of(self, argument: Any) -> None:
+        self._stack.append(self._since_mark())
+
+    def tuple_of(self, argument: Any) -> None:
+        self._stack.append(tuple(self._since_mark()))
+
+    def tuple1(self, argument: Any) -> None:
+        self._stack[-1:] = [(self._stack[-1],)]
+
+    def tuple2(self, argument: Any) -> None:
+        self._stack[-2:] = [tuple(self._stack[-2:])]
+
+    def tuple3(self, argument: Any) -> None:
+        self._stack[-3:] = [tuple(self._stack[-3:])]
+
+    def global_name(self, argument: Any) -> None:
+        module, _, name = str(argument).partition(" ")
+        self._stack.append(Global(module, name))
+
+    def stack_global(self, argument: Any) -> None:
+        name, module = self.pop(), self.pop()
+        self._stack.append(Global(str(module), str(name)))
+
+    def persistent(self, argument: Any) -> None:
+        self._stack.append(Persistent(self.pop()))
+
+    def call(self, argument: Any) -> None:
+        arguments, function = self.pop(), self.pop()
+        if function == Global("collections", "OrderedDict") and arguments == ():
+            self._stack.append({})
+        else:
+            self._stack.append(Call(function, arguments))
+
+    def build(self, argument: Any) -> None:
+        state, target = self.pop(), self._stack[-1]
+        if isinstance(target, Call):
+            target.state = state
+        # An OrderedDict's own attributes, such as a state dict's versions, are no part of what it holds.
+        elif not isinstance(target, dict):
+            raise DecodeError("the pickle sets attributes where there are none")
+
+    def set_item(self, argument: Any) -> None:
+        value, key = self.pop(), self.pop()
+        self._set(self._stack[-1], [key, value])
+
+    def set_items(self, argument: Any) -> None:
+        values = self._since_mark()
+        self._set(self._stack[-1], values)
+
+    def append(self, argument: Any) -> None:
+        value = self.pop()
+        self._extend(self._stack[-1], [value])
+
+    def appends(self, argument: Any) -> None:
+        values = self._since_mark()
+        self._extend(self._stack[-1], values)
+
+    def _set(self, target: Any, values: list[Any]) -> None:
+        entries = target.entries if isinstance(target, Call) else target
+        if not isinstance(entries, dict):
+            raise DecodeError("the pickle stores by key where there are no keys")
+        entries.update(zip(map(_key, values[::2]), values[1::2], strict=True))
+
+    def _extend(self, target: Any, values: list[Any]) -> None:
+        elements = target.elements if isinstance(target, Call) else target
+        if not isinstance(elements, list):
+            raise DecodeError("the pickle appends to what is no list")
+        elements.extend(values)
+
+
+def _key(value: Any) -> Any:
+    """A key that can be hashed in bounded time; tuples may be nested without end."""
+    if not isinstance(value, (str, int, float, bool, bytes, type(None), Global)):
+        raise DecodeError(f"{type(value).__name__} as a key")
+    return value
+
+
+_ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
+    "PROTO": _Machine.proto,
+    "FRAME": _Machine.proto,
+    "MARK": _Machine.mark,
+    "MEMOIZE": _Machine.memoize,
+    "POP": _Machine.pop_value,
+    "POP_MARK": _Machine.pop_mark,
+    "DUP": _Machine.dup,
+    "EMPTY_DICT": _Machine.empty_dict,
+    "EMPTY_LIST": _Machine.empty_list,
+    "EMPTY_SET": _Machine.empty_list,
+    "ADDITEMS": _Machine.appends,
+    "DICT": _Machine.dict_of,
+    "LIST": _Machine.list_of,
+    "TUPLE": _Machine.tuple_of,
+    "TUPLE1": _Machine.tuple1,
+    "TUPLE2": _Machine.tuple2,
+    "TUPLE3": _Machine.tuple3,
+    "GLOBAL": _Machine.global_name,
+    "STACK_GLOBAL": _Machine.stack_global,
+    "BINPERSID": _Machine.persistent,
+    "REDUCE": _Machine.call,
+    "NEWOBJ": _Machine.call,
+    "BUILD": _Machine.build,
+    "SETITEM": _Machine.set_item,
+    "SETITEMS": _Machine.set_items,
+    "APPEND": _Machine.append,
+    "APPENDS": _Machine.appends,
+}

@@ -1,0 +1,77 @@
+"""Numbers for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """What one server counts."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._calls = Counter(
+            "dlpack_wire_calls", "Calls that ended, by method and status.", ["method", "code"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "dlpack_wire_call_seconds",
+            "How long calls took.",
+            ["method"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._running = Gauge(
+            "dlpack_wire_running_calls", "Calls that are running.", ["method"], registry=self._registry
+        )
+        self._received = Counter(
+            "dlpack_wire_received_payload_bytes", "Payload bytes taken in.", registry=self._registry
+        )
+        self._sent = Counter(
+            "dlpack_wire_sent_bytes", "Bytes of the messages that hand out payloads.", registry=self._registry
+        )
+
+    @contextmanager
+    def call(self, method: str) -> Iterator[Callable[[str], None]]:
+        """Measure a call; what is returned is told how it ended. Without a word it was cancelled."""
+        codes = ["CANCELLED"]
+        begin = time.perf_counter()
+        self._running.labels(method).inc()
+        try:
+            yield codes.append
+        finally:
+            self._running.labels(method).dec()
+            self._seconds.labels(method).observe(time.perf_counter() - begin)
+            self._calls.labels(method, codes[-1]).inc()
+
+    def received(self, size: int) -> None:
+        """Payload bytes came in."""
+        self._received.inc(size)
+
+    def sent(self, size: int) -> None:
+        """A message with payload went out."""
+        self._sent.inc(size)
+
+    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Show a number that somebody else keeps."""
+        Gauge(f"dlpack_wire_{name}", text, registry=self._registry).set_function(read)
+
+    def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
+        """Serve all numbers over HTTP at `/metrics`; returns the port and what ends it.
+
+        Raises:
+            OSError: The address cannot be had.
+        """
+        server, thread = start_http_server(port, host, self._registry)
+
+        def end() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return server.server_port, end
