@@ -149,6 +149,14 @@ def memory(address: int, size: int, writable: bool = False) -> memoryview:
     return view
 
 
+def owned_memory(address: int, size: int, owner: object, writable: bool = False) -> memoryview:
+    """Memory as a buffer that keeps its owner alive: it may be handed to others, who may keep it."""
+    array = (ctypes.c_char * size).from_address(address)
+    array.owner = owner  # type: ignore[attr-defined]
+    view = memoryview(array).cast("B")
+    return view if writable else view.toreadonly()
+
+
 def relabel(
     capsule: object,
     *,

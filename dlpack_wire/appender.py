@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .chain import folded
+from .chain import MAX_CHAIN, folded
 from .errors import EncodeError
 from .index import MAGIC, Index, Trailer, index_bytes, read_trailer, split_line, whole_line
 from .metadata import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map, encode_value
@@ -84,7 +84,7 @@ class FileAppender(RecordWriter):
             os.pwrite(self._fd, EMPTY_FILE, 0)
         with FileReader(PositionedBytes(self._fd, os.fstat(self._fd).st_size), self._path) as f:
             self._levels = [
-                _Level(link.trailer, len(link.index), link.index, link.index.metadata()) for link in f.chain
+                _Level(link.trailer, link.index.entries_bytes, link.index, link.index.metadata()) for link in f.chain
             ]
             self._is_empty = not len(f)
             self._is_single = "" in f
@@ -109,8 +109,13 @@ class FileAppender(RecordWriter):
         Raises:
             OSError: It could not be written, or the path now names another file. What was not flushed is lost.
         """
-        if self._closed:
-            raise ValueError("the file is closed")
+        with self._lock:
+            if self._closed:
+                raise ValueError("the file is closed")
+            if not self._is_inherited:
+                self._flush()
+
+    def _flush(self) -> None:
         metadata = self._encoded_metadata(self.metadata)
         if not self._lines and metadata == self._flushed_metadata:
             return
@@ -136,10 +141,13 @@ class FileAppender(RecordWriter):
     def _append_index(self) -> None:
         """Write an index over the new records and those of the links that it replaces."""
         lines = live_lines(self._lines)
-        kept = self._levels[: len(self._levels) - folded([level.size for level in self._levels], len(lines))]
+        sizes = [level.size for level in self._levels]
+        kept = self._levels[: len(sizes) - folded(sizes, sum(map(len, lines)))]
         metadata = self._metadata_since(kept)
         if metadata is None:
             kept, metadata = [], dict(self.metadata)
+        if len(kept) >= MAX_CHAIN:
+            raise EncodeError("the file has as many tensors as its indexes can hold", field="entries")
         replaced = self._levels[len(kept) :]
         if replaced:
             lines = live_lines([line for level in replaced for line in _lines_of(level)] + lines)
@@ -152,7 +160,7 @@ class FileAppender(RecordWriter):
         self._sink.append(index, trailer)
         written = read_trailer(index[-9:] + trailer)
         assert written is not None
-        self._levels = [*kept, _Level(written, len(lines), lines, metadata)]
+        self._levels = [*kept, _Level(written, sum(map(len, lines)), lines, metadata)]
 
     def _metadata_since(self, kept: Sequence[_Level]) -> dict[str, Value] | None:
         """The metadata that those links do not state; None if they state some that is gone."""
@@ -178,13 +186,14 @@ class FileAppender(RecordWriter):
         Raises:
             OSError: As for `flush`.
         """
-        if not self._closed:
-            self.flush()
-            self._release()
+        with self._lock:
+            if not self._closed and not self._is_inherited:
+                self.flush()
+                self._release()
 
     def abort(self) -> None:
         """Drop what was not flushed, and let go of the file."""
-        if not self._closed:
+        if not self._closed and not self._is_inherited:
             try:
                 os.ftruncate(self._fd, self._end)
             finally:
@@ -192,6 +201,7 @@ class FileAppender(RecordWriter):
 
     def _release(self) -> None:
         self._closed = True
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked child that lives on would keep it locked
         os.close(self._fd)
 
     def __enter__(self) -> FileAppender:

@@ -68,6 +68,11 @@ class Borrowed:
         self._owner = owner
         self._unclaim: Callable[[], None] | None = None
 
+    @property
+    def lasting(self) -> bool:
+        """Whether the array stays valid for as long as somebody holds it; memory out of a capsule does not."""
+        return self._unclaim is None
+
     def release(self) -> None:
         """Let go of the memory. The array must not be used any more."""
         self._owner = None
@@ -170,6 +175,8 @@ def _refuse_masked(x: Any) -> Borrowed:
 
 
 def _borrow_array(x: np.ndarray[Any, Any]) -> Borrowed:
+    if type(x) is not np.ndarray:
+        x = x.view(np.ndarray)  # np.matrix is never one-dimensional, and other subclasses may say anything
     dtype = x.dtype
     return Borrowed(x, dtypes.from_numpy(dtype), x.shape, dtypes.byte_order_of(dtype))
 
@@ -230,9 +237,8 @@ def _borrow_fresh(capsule: Any) -> Borrowed:
     kind = _abi.kind_of(capsule) if _abi.is_capsule(capsule) else None
     if kind is None:
         raise UnsupportedTensorError(f"__dlpack__ returned {capsule!r}, not a tensor capsule")
-    if _abi.has_destructor(capsule):
-        return _from_managed(_abi.pointer(capsule, kind), kind, capsule)
-    return _borrow_capsule(capsule)  # nobody else would free it
+    # Like one of the user's: a producer may hand the same capsule to others, or leave freeing it to us.
+    return _borrow_capsule(capsule)
 
 
 def _borrow_to_dlpack(x: Any) -> Borrowed:
@@ -375,10 +381,11 @@ def _from_raw(
     if not size:
         array = np.empty(extents, carrier(itemsize))
     elif compact:
-        array = np.ndarray(extents, carrier(itemsize), _abi.memory(data + byte_offset, size, writable))
+        array = np.ndarray(extents, carrier(itemsize), _abi.owned_memory(data + byte_offset, size, owner, writable))
     else:
         low, high = layout.span(shape, steps)
-        memory = _abi.memory(data + byte_offset + low * itemsize, (high - low + 1) * itemsize, writable)
+        span = (high - low + 1) * itemsize
+        memory = _abi.owned_memory(data + byte_offset + low * itemsize, span, owner, writable)
         byte_strides = tuple(s * itemsize for s in steps)
         array = np.ndarray(extents, carrier(itemsize), memory, -low * itemsize, byte_strides)
     return Borrowed(array, dtype, shape, byte_order, device, padded, version, owner)

@@ -19,6 +19,9 @@ from .wire import read_minimal_varint
 MAX_CHAIN = 64
 """Most indexes that build on each other: a reader walks all of them."""
 
+MAX_FOLDED_BYTES = 1 << 30
+"""Links are not folded into an index larger than this: one of 2^31 bytes would be no message any more."""
+
 RADIX = 8
 """Links of one size that are folded into one of the next."""
 
@@ -89,20 +92,23 @@ def folded(sizes: Sequence[int], added: int) -> int:
     """How many links at the end of a chain a new one replaces.
 
     Args:
-        sizes: Entries of each link, oldest first.
-        added: Entries that are new.
+        sizes: Bytes of the entries of each link, oldest first.
+        added: Bytes of the entries that are new.
     """
     count = 0
+    total = added
     while True:
-        level = _level(added + sum(sizes[len(sizes) - count :]))
         same = count
-        while same < len(sizes) and _level(sizes[-1 - same]) <= level:
+        while same < len(sizes) and _level(sizes[-1 - same]) <= _level(total):
             same += 1
-        if same - count < RADIX - 1:
+        merged = total + sum(sizes[len(sizes) - same : len(sizes) - count])
+        if same - count < RADIX - 1 or merged > MAX_FOLDED_BYTES:
             break
-        count = same
-    return count if len(sizes) - count < MAX_CHAIN - 1 else len(sizes)
+        count, total = same, merged
+    if len(sizes) - count >= MAX_CHAIN - 1 and sum(sizes) + added <= MAX_FOLDED_BYTES:
+        return len(sizes)
+    return count
 
 
-def _level(entries: int) -> int:
-    return max(entries.bit_length() - 1, 0) // 3
+def _level(size: int) -> int:
+    return max((size >> 6).bit_length() - 1, 0) // 3

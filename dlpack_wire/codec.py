@@ -14,7 +14,7 @@ from .capsule import peeker, raw_layout
 from .checksum import PASS_BYTES, Running, check_contents, check_sum, xxh3
 from .device import HOST_READABLE, Device
 from .dtype import NATIVE, ByteOrder, DType
-from .errors import EncodeError
+from .errors import EncodeError, LimitError
 from .header import Header
 from .layout import canonical_strides
 from .source import Layout, Source, plain_array, plain_header
@@ -150,6 +150,12 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
         owner = np.frombuffer(buffer, np.uint8)
         buffer = owner.data
     length = len(buffer)
+    if length > MAX_MESSAGE_BYTES:
+        raise LimitError(
+            f"a message of {length} bytes; protobuf allows at most {MAX_MESSAGE_BYTES}",
+            declared=length,
+            limit=MAX_MESSAGE_BYTES,
+        )
     seen = _SEEN.get(length)
     if seen is None or buffer[: seen[3]] != seen[2] or buffer[seen[5] - len(seen[4]) : seen[5]] != seen[4]:
         located = messages.read_plain(buffer, length)

@@ -83,6 +83,8 @@ def load(source: Any, *, verify: bool = True) -> Tensor | dict[str, Tensor]:
         Tensors from a path share one private mapping of the file; writing to them never changes it.
     """
     with _open_any(source, verify) as f:
+        if verify:
+            f.check_claims()
         tensors = {name: f.read(name) for name in f}
     return tensors[""] if tensors.keys() == {""} else tensors
 

@@ -6,7 +6,7 @@ No framework is imported here; one that a program does not use costs nothing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +21,28 @@ def settler(x: Any) -> Callable[[Any], Any] | None:
     if type(x).__module__.startswith("tensorflow."):
         return _settle_tensorflow
     return None
+
+
+def storage_of(x: Any) -> int:
+    """Equal for two torch tensors if their values lie in the same memory; 0 where that cannot be told."""
+    if not _has_place(x):
+        return 0
+    try:
+        return hash(("storage", x.untyped_storage().data_ptr()))
+    except (RuntimeError, NotImplementedError):  # wrappers and functional tensors have none
+        return 0
+
+
+def place_of(x: Any) -> Hashable:
+    """Equal for two living torch tensors if and only if they are the same memory; None where it cannot be told."""
+    if not _has_place(x) or not x.numel():
+        return None
+    return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
+
+
+def _has_place(x: Any) -> bool:
+    """Whether x is a torch tensor whose values lie in memory as they are."""
+    return _is_torch(x) and x.layout is _torch_strided() and not x.is_meta and not is_lazy(x)
 
 
 def is_lazy(x: Any) -> bool:

@@ -161,6 +161,11 @@ class Index:
         return len(self._bounds) - 1
 
     @property
+    def entries_bytes(self) -> int:
+        """Bytes of all entries."""
+        return int(self._bounds[-1])
+
+    @property
     def name_count(self) -> int:
         """How many names all entries have together."""
         return len(self._keys)

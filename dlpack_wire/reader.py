@@ -128,7 +128,8 @@ class FileReader(Mapping[str, Tensor]):
         A torn tail may end with the trailer of a file that is a payload. But if the walk comes to this one, or to
         the index that it names, no other file is in between.
         """
-        if not walked.ends or walked.end in (self.source.size, self.source.size - TRAILER_BYTES):
+        ends = (self.source.size, self.source.size - TRAILER_BYTES, trailer.index_offset)
+        if not walked.ends or walked.end in ends:
             return True
         begin, end = walked.complete_end, trailer.index_offset
         return begin <= end <= self.source.size and walk(self.source, begin, end).stopped is None
@@ -172,12 +173,13 @@ class FileReader(Mapping[str, Tensor]):
     def metadata(self) -> dict[str, Value]:
         """User metadata of the file."""
         if self._metadata is None:
-            self._metadata = {}
+            metadata: dict[str, Value] = {}
             try:
                 for index in self._indexes:
-                    self._metadata.update(index.metadata())
+                    metadata.update(index.metadata())
             except DecodeError as error:
                 raise error.at(path=self.where) from None
+            self._metadata = metadata
         return self._metadata
 
     def header(self, name: str) -> Header:
@@ -298,6 +300,9 @@ class FileReader(Mapping[str, Tensor]):
             raise DecodeError("the record's header differs from its index entry's", offset=entry.record_offset)
         if head.names != entry.names:
             check_entry_names(head.names, entry.names)
+        metadata = split_names(head.names)[1]
+        if metadata:
+            decode_map(metadata, MAX_NAMES_BYTES)
         self._located[ordinal] = located
         return located
 
@@ -320,6 +325,26 @@ class FileReader(Mapping[str, Tensor]):
                 )
 
     # --- ending -------------------------------------------------------------------------------------------------------
+
+    def check_claims(self) -> None:
+        """Require that every name denotes the last record that claims it, as in a reading of the whole file.
+
+        Raises:
+            DecodeError: A record that no index names claims a name that an earlier record still has, or nobody.
+        """
+        if not self._has_gaps:
+            return
+        begins, _ = self._extents
+        known = set(begins.tolist())
+        for offset in walk(self.source, len(MAGIC), self.generation_end).records:
+            if offset not in known:
+                for name in split_names(read_record(self.source, offset).names)[0]:
+                    ordinal = self._ordinal_of(name)
+                    if ordinal is None or self.record_offset(ordinal) < offset:
+                        raise DecodeError("a record that no index names claims this name", tensor=name, offset=offset)
+
+    def __reduce__(self) -> str:
+        raise TypeError("an open file cannot be sent to another process: send its path")
 
     def close(self) -> None:
         """Let go of the file. Tensors taken from it stay usable."""

@@ -49,7 +49,11 @@ class Replacement:
             self.fd = os.open(target, os.O_WRONLY | os.O_CLOEXEC)  # a folder is refused here
             return
         self._remove_dead()
-        self._path = self._create()
+        try:
+            self._path = self._create(0o666 if mode is None else stat.S_IMODE(mode) & 0o666)
+        except OSError as error:
+            error.filename = target  # the temporary's name would tell nobody anything
+            raise
         try:
             if mode is not None:
                 os.fchmod(self.fd, stat.S_IMODE(mode))
@@ -57,11 +61,11 @@ class Replacement:
             self.discard()
             raise
 
-    def _create(self) -> str:
-        """Open a new locked temporary."""
+    def _create(self, mode: int) -> str:
+        """Open a new locked temporary, at no moment readable by more than its target."""
         for _ in range(_ATTEMPTS):
             path = os.path.join(self._folder, f"{self._stem}{secrets.token_hex(8)}{_SUFFIX}")
-            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             with contextlib.suppress(OSError):  # some network disks have no locks; then nothing is ever cleaned up
                 fcntl.flock(self.fd, fcntl.LOCK_EX)
             # Before it was locked, another writer may have taken it for a dead one's.

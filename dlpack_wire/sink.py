@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -16,8 +18,12 @@ _BUFFER_PARTS = 1000  # the kernel takes 1024 parts at once
 class Payload(Protocol):
     """A payload about to be written."""
 
+    @property
+    def lasting(self) -> bool:
+        """Whether a piece stays what it is for as long as somebody holds it; else until the next is asked for."""
+
     def pieces(self, size: int) -> Iterator[memoryview]:
-        """It in order, in contiguous pieces of at most `size` bytes; each is valid until the next."""
+        """It in order, in contiguous pieces of at most `size` bytes."""
 
     def checksum(self) -> int:
         """XXH3-64 of it."""
@@ -56,7 +62,8 @@ class StreamSink:
         payload_sum = payload.checksum()
         self._write(prefix(record, names, payload_sum))
         for piece in payload.pieces(PASS_BYTES * 16):
-            self._write(piece)
+            # The stream may keep what it is given.
+            self._write(piece if payload.lasting else bytes(piece))
         return payload_sum
 
     def flush(self) -> None:
@@ -66,8 +73,10 @@ class StreamSink:
         view = memoryview(content)
         while len(view):
             count = self._stream.write(view)
-            if count is None:  # what many file-like objects answer when they took everything
-                count = len(view)
+            if count is None:
+                if isinstance(self._stream, io.RawIOBase):
+                    raise BlockingIOError(errno.EAGAIN, "the stream takes nothing without waiting")
+                count = len(view)  # what many file-like objects mean
             if not 0 < count <= len(view):
                 raise OSError(f"write() of {type(self._stream).__name__} took {count} of {len(view)} bytes")
             self.position += count
@@ -95,12 +104,16 @@ class FileSink:
         self.flush()
         running = Running()
         at = self.position + record.prefix_bytes
-        for piece in payload.pieces(PASS_BYTES * 4):
-            running.update(piece)
-            self._write_at(at, piece)
-            at += len(piece)
-        payload_sum = running.intdigest()
-        self._write_at(self.position, memoryview(prefix(record, names, payload_sum)))
+        try:
+            for piece in payload.pieces(PASS_BYTES * 4):
+                running.update(piece)
+                self._write_at(at, piece)
+                at += len(piece)
+            payload_sum = running.intdigest()
+            self._write_at(self.position, memoryview(prefix(record, names, payload_sum)))
+        except BaseException:
+            os.ftruncate(self._fd, self.position)  # or what was written would stand behind a finished file
+            raise
         self.position += record.record_bytes
         return payload_sum
 

@@ -95,6 +95,11 @@ class Source:
                 array = values & np.uint8(mask(header.dtype.bits))
         return array
 
+    @property
+    def lasting(self) -> bool:
+        """Whether a piece stays what it is for as long as somebody holds it, also after `close`."""
+        return self._flat is not None and self._borrowed.lasting
+
     def buffer(self) -> memoryview | None:
         """The whole payload where it lies, or None if it has to be gathered."""
         return self._flat.data if self._flat is not None else None
@@ -125,13 +130,6 @@ class Source:
         for piece in self.pieces(1 << 20):
             running.update(piece)
         return running.intdigest()
-
-    def identity(self) -> tuple[Any, ...] | None:
-        """Equal for two sources over the same memory in the same layout; None if that cannot be told."""
-        array = self._borrowed.array
-        if self.header.payload_bytes == 0:
-            return None
-        return (array.ctypes.data, array.strides, self.header)
 
     def close(self) -> None:
         """Let go of the producer's memory."""

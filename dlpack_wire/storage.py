@@ -11,6 +11,9 @@ from .errors import TruncatedError
 from .tensor import empty_aligned
 from .wire import Buffer
 
+# A mapping needs no descriptor of its own; before 3.13, Python keeps one for as long as the mapping lives.
+_UNTRACKED: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
 WINDOW_BYTES = 256 * 1024
 """What one small read fetches beyond what it was asked for: heads of records lie close together."""
 
@@ -69,7 +72,7 @@ class MappedBytes(MemoryBytes):
         """
         self._fd = -1  # not ours to close before all has gone well
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        super().__init__(mmap.mmap(fd, size, mmap.MAP_PRIVATE | _NO_RESERVE, protection))
+        super().__init__(mmap.mmap(fd, size, mmap.MAP_PRIVATE | _NO_RESERVE, protection, **_UNTRACKED))
         self._fd = fd
 
     def read(self, begin: int, end: int) -> Buffer:

@@ -62,6 +62,9 @@ class StoredTensor(Tensor):
         assert self._stored is not None
         return self._stored
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tensor, (self._header, self._array)
+
     @property
     def _array(self) -> np.ndarray[Any, Any]:  # type: ignore[override]
         return self.load()._array

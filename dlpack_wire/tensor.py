@@ -14,7 +14,7 @@ from .device import CPU, Device
 from .dtype import NATIVE, ByteOrder, DType
 from .errors import UnsupportedTensorError
 from .header import Header
-from .subbyte import pack, unpack
+from .subbyte import mask, pack, unpack
 
 ALIGNMENT = 64
 """Alignment in bytes of memory that this package allocates: a cache line, and every vector register."""
@@ -136,6 +136,12 @@ class Tensor:
             unpacked: np.ndarray[Any, Any] = self._unpacked().view(dtype)
             return unpacked
         view: np.ndarray[Any, Any] = self._array.view()
+        if self._header.padded and view.size:
+            # Not all of ml_dtypes' types ignore the upper bits.
+            values = view.view(np.uint8)
+            bits = np.uint8(mask(self._header.dtype.bits))
+            if values.max() > bits:
+                view = (values & bits).view(dtype)
         return view
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -244,9 +250,9 @@ def _basic(array: np.ndarray[Any, Any], key: Any) -> np.ndarray[Any, Any]:
 def _is_mapped(array: np.ndarray[Any, Any]) -> bool:
     """Whether the memory is a file mapping."""
     base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return isinstance(base, mmap.mmap)
 
 
 def _is_index(k: object) -> bool:

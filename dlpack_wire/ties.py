@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
 from . import _abi
-from .codec import source_of
-from .errors import WireError
+from .frameworks import place_of, storage_of
 from .metadata import MAX_ALIASES
 from .tensor import Tensor
 from .v1 import dlpack_pb2
@@ -26,22 +25,19 @@ def is_tensor(x: Any) -> bool:
 def tied(tensors: Mapping[str, Any]) -> dict[str, list[str]] | None:
     """The further names of each tensor that is stored, by the name it is stored under; None if no two are the same.
 
-    Only tensors that could share memory are compared: the same object, or views of one array.
+    Two are the same if they are one object, or views of one memory with equal place, shape, strides and type. Only a
+    dict is looked at: another mapping may make its values anew whenever it is asked, at addresses that come again.
     """
+    if not isinstance(tensors, dict):
+        return None
     roots = {name: _root(x) for name, x in tensors.items()}
     common = {root for root, count in Counter(roots.values()).items() if count > 1}
     if not common:
         return None
     stored: dict[str, list[str]] = {}
-    first: dict[Any, str] = {}
+    first: dict[Hashable, str] = {}
     for name, x in tensors.items():
-        key = None
-        if roots[name] in common:
-            try:
-                with source_of(x) as source:
-                    key = source.identity()
-            except WireError as error:
-                raise error.at(tensor=name) from error.__cause__
+        key = _key(x) if roots[name] in common else None
         if key is not None and key in first and len(stored[first[key]]) < MAX_ALIASES:
             stored[first[key]].append(name)
         else:
@@ -53,7 +49,7 @@ def tied(tensors: Mapping[str, Any]) -> dict[str, list[str]] | None:
 
 def _root(x: Any) -> int:
     """Equal for two tensors if they may share memory."""
-    if isinstance(x, Tensor):
+    if type(x) is Tensor:
         x = x._array
     if isinstance(x, np.ndarray):
         while x.base is not None:
@@ -61,7 +57,17 @@ def _root(x: Any) -> int:
                 return id(x.base.obj if isinstance(x.base, memoryview) else x.base)
             x = x.base
         return id(x)
-    storage = getattr(x, "untyped_storage", None)  # torch
-    if storage is not None and not getattr(x, "is_sparse", False):
-        return hash(("storage", storage().data_ptr()))
-    return id(x)
+    return storage_of(x) or id(x)
+
+
+def _key(x: Any) -> Hashable:
+    """Equal for two tensors, both alive, if and only if they are the same memory in the same layout.
+
+    It is taken from the tensor itself, never from an export of it, which may be a copy that is gone at once.
+    """
+    array, more = (x._array, x.header) if type(x) is Tensor else (x, None)
+    if isinstance(array, np.ndarray):
+        if not array.size:
+            return id(x)
+        return array.ctypes.data, array.shape, array.strides, array.dtype.str, array.dtype.num, more
+    return place_of(x) or id(x)

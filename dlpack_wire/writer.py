@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
@@ -20,6 +21,10 @@ from .remote import Upload, is_url
 from .replacement import Replacement
 from .sink import FileSink, Payload, Sink, StreamSink
 from .source import Layout, plain_array
+from .wire import MAX_MESSAGE_BYTES
+
+MAX_LINES_BYTES = MAX_MESSAGE_BYTES - MAX_FILE_METADATA_BYTES - (1 << 20)
+"""Most bytes of index entries of one generation, so that its index is one message: tens of millions of tensors."""
 
 SMALL_BYTES = 256 * 1024
 """Payloads up to this size are gathered into a buffer, so that many small ones cost few system calls."""
@@ -57,8 +62,10 @@ class RecordWriter:
         self.metadata: dict[str, Value] = dict(metadata or {})
         self._alignment = alignment
         self._lines: list[bytes] = []
+        self._lines_bytes = 0
         self._closed = False
         self._process = os.getpid()
+        self._lock = threading.RLock()
         self._sink: Sink
 
     def __setitem__(self, name: str, x: Any) -> None:
@@ -86,9 +93,13 @@ class RecordWriter:
             EncodeError: A name is taken or breaks a rule, or `x` has no place in a file. The file stays usable.
             OSError: Writing failed. What was not published yet never will be.
         """
+        names = names_block(name, aliases, metadata, allow_empty=True)
+        with self._lock:
+            self._write(names, name, x, aliases, layout)
+
+    def _write(self, names: bytes, name: str, x: Any, aliases: Sequence[str], layout: Layout) -> None:
         if self._closed:
             raise ValueError("the file is closed")
-        names = names_block(name, aliases, metadata, allow_empty=True)
         self._check_names(name, aliases)
         begin = self._sink.position
         try:
@@ -149,7 +160,9 @@ class RecordWriter:
         self._note(names, header, begin, record, payload_sum)
 
     def _note(self, names: bytes, header: Header, begin: int, record: Plan, payload_sum: int) -> None:
-        self._lines.append(entry_bytes(names, header, payload_sum, begin, begin + record.prefix_bytes))
+        line = entry_bytes(names, header, payload_sum, begin, begin + record.prefix_bytes)
+        self._lines.append(line)
+        self._lines_bytes += len(line)
 
     def close(self) -> None:
         """Publish what was written.
@@ -163,6 +176,11 @@ class RecordWriter:
         """Drop what was not published."""
         raise NotImplementedError
 
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this is a forked child's copy: the file is its parent's, and must be left alone."""
+        return self._process != os.getpid()
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is None:
             self.close()
@@ -170,9 +188,11 @@ class RecordWriter:
             self.abort()
 
     def __del__(self) -> None:
-        # A forked child has a copy of this object, but the file is its parent's.
-        if not getattr(self, "_closed", True) and self._process == os.getpid():
+        if not getattr(self, "_closed", True):
             self.abort()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a file being written cannot be sent to another process")
 
 
 class FileWriter(RecordWriter):
@@ -232,8 +252,11 @@ class FileWriter(RecordWriter):
             EncodeError: The metadata has been changed to something that has no place in a file.
             OSError: It could not be written; the old file, if any, stays.
         """
-        if self._closed:
-            return
+        with self._lock:
+            if not self._closed and not self._is_inherited:
+                self._finish()
+
+    def _finish(self) -> None:
         try:
             metadata = encode_map(2, self.metadata, MAX_FILE_METADATA_BYTES)
             self._sink.append(*index_bytes(self._lines, metadata, self._sink.position))
@@ -248,7 +271,7 @@ class FileWriter(RecordWriter):
     def abort(self) -> None:
         """Drop what was written; the old file, if any, stays."""
         self._closed = True
-        if self._place is not None:
+        if self._place is not None and not self._is_inherited:
             self._place.discard()
 
     def __enter__(self) -> FileWriter:
@@ -272,6 +295,11 @@ class Copied:
     def __init__(self, header: Header, payload: memoryview) -> None:
         self._header = header
         self._payload = payload
+
+    @property
+    def lasting(self) -> bool:
+        """It lies in a mapping that is kept alive."""
+        return True
 
     def pieces(self, size: int) -> Iterator[memoryview]:
         """It in order, in pieces of at most `size` bytes."""

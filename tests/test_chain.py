@@ -6,23 +6,26 @@ import random
 
 import pytest
 
-from dlpack_wire.chain import MAX_CHAIN, RADIX, folded
+from dlpack_wire.chain import MAX_CHAIN, MAX_FOLDED_BYTES, RADIX, folded
+
+LINE_BYTES = 75
 
 
 class Chain:
-    """The links of a file and how many entries were written for them, under the rule of folding."""
+    """The links of a file and how many bytes of entries were written for them, under the rule of folding."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
         self.added = self.written = self.longest = 0
 
     def flush(self, entries: int) -> None:
-        count = folded(self.sizes, entries)
+        size = entries * LINE_BYTES
+        count = folded(self.sizes, size)
         assert 0 <= count <= len(self.sizes)
-        total = entries + sum(self.sizes[len(self.sizes) - count :])
+        total = size + sum(self.sizes[len(self.sizes) - count :])
         del self.sizes[len(self.sizes) - count :]
         self.sizes.append(total)
-        self.added += entries
+        self.added += size
         self.written += total
         self.longest = max(self.longest, len(self.sizes))
         assert sum(self.sizes) == self.added
@@ -41,11 +44,11 @@ def test_any_pattern_of_flushes_stays_within_the_readers_cap(seed: int) -> None:
     pick = random.Random(seed)
     chain = Chain()
     for _ in range(5000):
-        chain.flush(pick.choice((0, 1, 1, 2, 7, 8, 9, 63, 64, 65, 1000, pick.randrange(10 ** pick.randrange(1, 8)))))
+        chain.flush(pick.choice((0, 1, 1, 2, 7, 8, 9, 63, 64, 65, 1000, pick.randrange(10 ** pick.randrange(1, 5)))))
     assert chain.longest < MAX_CHAIN
 
 
-@pytest.mark.parametrize("start", [10, 20, 30])
+@pytest.mark.parametrize("start", [5, 10, 15])
 def test_ever_smaller_flushes_stay_within_the_readers_cap(start: int) -> None:
     chain = Chain()
     for bits in range(start, -1, -1):
@@ -54,6 +57,15 @@ def test_ever_smaller_flushes_stay_within_the_readers_cap(start: int) -> None:
     assert chain.longest < MAX_CHAIN
 
 
-def test_the_longest_chain_of_all_is_folded_whole() -> None:
-    sizes = [1 << 200 - 3 * i for i in range(MAX_CHAIN - 1)]
-    assert folded(sizes, 1) == len(sizes)
+def test_the_longest_chain_is_folded_whole_as_long_as_that_is_one_message() -> None:
+    assert folded([1 << 24, *[1 << 20, 1 << 12] * 31], 0) == MAX_CHAIN - 1
+    assert folded([1 << 29, 1 << 29, *[1 << 12] * 3], LINE_BYTES) == 0
+    assert folded([1 << 29] * (MAX_CHAIN - 1), 1 << 29) == 0
+
+
+def test_no_link_grows_beyond_one_message() -> None:
+    chain = Chain()
+    for _ in range(100):
+        chain.flush(1_000_000)
+    assert max(chain.sizes) <= MAX_FOLDED_BYTES
+    assert chain.longest < MAX_CHAIN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -389,3 +389,47 @@ def test_bytes_cannot_be_resized_away_under_their_tensors() -> None:
     with pytest.raises(BufferError):
         content.clear()
     assert (x == np.arange(1000)).all()
+
+
+class Lazy(Mapping[str, Any]):
+    """Makes its arrays anew whenever it is asked, as an open .npz file does."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.full(1000, int(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("012345")
+
+    def __len__(self) -> int:
+        return 6
+
+
+def test_tensors_made_anew_at_an_old_address_are_not_taken_for_tied(tmp_path: Path) -> None:
+    dw.save(tmp_path / "x.dlpw", Lazy())
+    for name, t in dw.load_dict(tmp_path / "x.dlpw").items():
+        assert (t.numpy() == int(name)).all()
+
+
+def test_lazy_views_of_one_torch_tensor_are_not_taken_for_tied(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.randn(20_000, dtype=torch.complex64)
+    saved = {"a": z[:10_000].conj(), "b": z[10_000:].conj(), "c": z[:10_000].conj().imag, "d": z[10_000:].conj().imag}
+    dw.save(tmp_path / "x.dlpw", saved)
+    for name, t in dw.load_dict(tmp_path / "x.dlpw").items():
+        assert torch.equal(torch.from_dlpack(t), saved[name].resolve_conj().resolve_neg())
+
+
+def test_a_stream_may_keep_what_it_is_given() -> None:
+    torch = pytest.importorskip("torch")
+    parts: list[memoryview] = []
+
+    class Keeps:
+        def write(self, content: memoryview) -> None:
+            parts.append(content)
+
+    x = torch.full((1_000_000,), 7, dtype=torch.int32)
+    dw.save(Keeps(), {"a": x, "b": x[::2], "c": torch.utils.dlpack.to_dlpack(x + 1)})
+    del x
+    torch.zeros(1_000_000, dtype=torch.int32)
+    found = dw.load_dict(b"".join(parts))
+    assert [set(np.unique(found[name].numpy()).tolist()) for name in "abc"] == [{7}, {7}, {8}]

@@ -14,6 +14,7 @@ from crafted import CraftedFile, field, text, two_generations
 import dlpack_wire as dw
 from dlpack_wire.recovery import recover
 from dlpack_wire.storage import MemoryBytes
+from dlpack_wire.v1 import tensor_file_pb2
 from dlpack_wire.walk import walk
 
 
@@ -224,3 +225,14 @@ def test_a_missing_file_is_the_usual_error_and_is_not_made(path: Path, target: P
     with pytest.raises(FileNotFoundError):
         recover(path, target)
     assert not path.exists()
+
+
+def test_a_record_hidden_in_a_payload_is_not_saved_whatever_the_index_says(path: Path, target: Path | None) -> None:
+    hidden = Path(__file__).parent / "data" / "files" / "invalid-record-hidden-in-a-payload.dlpw"
+    content = hidden.read_bytes()
+    path.write_bytes(content)
+    [record] = tensor_file_pb2.TensorFile.FromString(content).records
+    found = recover(path, target)
+    assert found.names == ["a"]
+    assert any("into another record" in str(problem) for problem in found.problems)
+    assert read(target or path) == {"a": record.tensor.data}

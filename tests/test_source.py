@@ -59,22 +59,6 @@ def test_the_memory_is_held_until_close() -> None:
     assert name_of(made.capsule) == b"dltensor_versioned"
 
 
-def test_identity_tells_same_memory_in_the_same_layout() -> None:
-    a = any_bits(np.dtype("f4"), (4, 4))
-    same = a[:, :]
-    others = [a.T, a[:2], a.reshape(16), a.view("i4"), a.copy()]
-    with Source(a) as first, Source(same) as second:
-        assert first.identity() == second.identity() is not None
-        for other in others:
-            with Source(other) as third:
-                assert third.identity() != first.identity()
-
-
-def test_nothing_has_no_identity() -> None:
-    with Source(np.empty(0)) as source:
-        assert source.identity() is None
-
-
 def test_an_unknown_layout_is_refused_before_anything_is_borrowed() -> None:
     made = floats(destructor=False)
     with pytest.raises(dw.EncodeError, match="layout"):

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class _MethodMetrics(NamedTuple):
+    """The metrics of one method."""
+
+    running: Gauge
+    seconds: Histogram
+    ended: dict[str, Counter]
 
 
 class Metrics:
@@ -35,19 +43,30 @@ class Metrics:
         self._sent = Counter(
             "dlpack_wire_sent_bytes", "Bytes of the messages that hand out payloads.", registry=self._registry
         )
+        self._methods: dict[str, _MethodMetrics] = {}
 
-    @contextmanager
-    def call(self, method: str) -> Iterator[Callable[[str], None]]:
-        """Measure a call; what is returned is told how it ended. Without a word it was cancelled."""
-        codes = ["CANCELLED"]
-        begin = time.perf_counter()
-        self._running.labels(method).inc()
-        try:
-            yield codes.append
-        finally:
-            self._running.labels(method).dec()
-            self._seconds.labels(method).observe(time.perf_counter() - begin)
-            self._calls.labels(method, codes[-1]).inc()
+    def begin(self, method: str) -> float:
+        """A call begins; what is returned is for `end`."""
+        self._of(method).running.inc()
+        return time.perf_counter()
+
+    def end(self, method: str, begun: float, code: str) -> None:
+        """It ended with that status."""
+        of = self._of(method)
+        of.running.dec()
+        of.seconds.observe(time.perf_counter() - begun)
+        ended = of.ended.get(code)
+        if ended is None:
+            ended = of.ended[code] = self._calls.labels(method, code)
+        ended.inc()
+
+    def _of(self, method: str) -> _MethodMetrics:
+        # Looking labels up takes longer than counting.
+        found = self._methods.get(method)
+        if found is None:
+            found = _MethodMetrics(self._running.labels(method), self._seconds.labels(method), {})
+            self._methods[method] = found
+        return found
 
     def received(self, size: int) -> None:
         """Payload bytes came in."""

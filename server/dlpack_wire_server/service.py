@@ -153,36 +153,36 @@ class TensorService:
     async def _answer(self, method: str, context: _Context, run: Callable[[Caller], Awaitable[_T]]) -> _T | None:
         """Let the caller in, run the call, and answer what it raises by the table."""
         owner = None
-        with self._metrics.call(method) as ended:
-            try:
-                caller = self._authorizer.identify(*credentials_of(context))
-                if self._calls[caller.owner] >= self._limits.caller_calls:
-                    raise Refusal(
-                        "TOO_MANY_REQUESTS", f"{self._limits.caller_calls} calls of {caller.owner} run already"
-                    )
-                owner = caller.owner
-                self._calls[owner] += 1
-                answer = await run(caller)
-                ended("OK")
-                return answer
-            except Exception as error:
-                status = status_of(error)
-                ended(status.code.name)
-                if status.reason == "INTERNAL":
-                    _log.exception("%s of %s failed", method, owner)
-                else:
-                    _log.debug("%s of %s: %s: %s", method, owner, status.reason, status.text)
-                # Not `abort`: it raises an error that the call keeps, and which by its traceback keeps the call, with
-                # all that has come and was not read, until the garbage collector finds them.
-                context.set_code(status.code)
-                context.set_details(status.text)
-                context.set_trailing_metadata(status.trailers)
-                return None
-            finally:
-                if owner is not None:
-                    self._calls[owner] -= 1
-                    if not self._calls[owner]:
-                        del self._calls[owner]
+        code = "CANCELLED"
+        begun = self._metrics.begin(method)
+        try:
+            caller = self._authorizer.identify(*credentials_of(context))
+            if self._calls[caller.owner] >= self._limits.caller_calls:
+                raise Refusal("TOO_MANY_REQUESTS", f"{self._limits.caller_calls} calls of {caller.owner} run already")
+            owner = caller.owner
+            self._calls[owner] += 1
+            answer = await run(caller)
+            code = "OK"
+            return answer
+        except Exception as error:
+            status = status_of(error)
+            code = status.code.name
+            if status.reason == "INTERNAL":
+                _log.exception("%s of %s failed", method, owner)
+            else:
+                _log.debug("%s of %s: %s: %s", method, owner, status.reason, status.text)
+            # Not `abort`: it raises an error that the call keeps, and which by its traceback keeps the call, with all
+            # that has come and was not read, until the garbage collector finds them.
+            context.set_code(status.code)
+            context.set_details(status.text)
+            context.set_trailing_metadata(status.trailers)
+            return None
+        finally:
+            self._metrics.end(method, begun, code)
+            if owner is not None:
+                self._calls[owner] -= 1
+                if not self._calls[owner]:
+                    del self._calls[owner]
 
     async def _run(self, quick: bool, work: Callable[..., _T], *args: Any) -> _T:
         """Do work, in a thread if it may take long. When cancelled, first wait for the thread to let go of it."""

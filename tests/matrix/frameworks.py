@@ -64,7 +64,8 @@ class Framework:
 
     @property
     def version(self) -> str:
-        return version(self.distribution)
+        """Without the part that names a build, such as `+cpu`."""
+        return version(self.distribution).partition("+")[0]
 
     @cached_property
     def lib(self) -> Any:
@@ -93,6 +94,10 @@ class Numpy(Framework):
     """numpy, with the types of ml_dtypes. Those are no part of numpy's own DLPack and leave through `np.asarray`."""
 
     name, distribution, module = "numpy", "numpy", "numpy"
+
+    @property
+    def version(self) -> str:
+        return f"{version('numpy')} (ml_dtypes {version('ml_dtypes')})"
 
     def make(self, truth: Truth) -> Any:
         return truth.array()
