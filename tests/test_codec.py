@@ -869,3 +869,25 @@ def test_a_file_read_as_one_message_is_what_was_written(tmp_path: Path) -> None:
     path.write_bytes(dw.encode(np.arange(6)))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         assert dw.decode(mapped, copy=True).numpy().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_more_than_a_message_is_refused_by_its_size() -> None:
+    with pytest.raises(dw.LimitError, match="2147483647"):
+        dw.decode(np.zeros(2**31, np.uint8))
+
+
+@pytest.mark.parametrize("kind", [np.matrix, np.memmap])
+def test_subclasses_of_arrays_are_taken_as_arrays(kind: type) -> None:
+    plain = np.arange(6.0).reshape(2, 3)
+    assert dw.encode(plain.view(kind)) == dw.encode(plain)
+
+
+def test_a_producer_may_hand_out_one_capsule_again() -> None:
+    made = Handmade(np.arange(6, dtype="f4").tobytes())
+
+    class Again:
+        def __dlpack__(self, **_: object) -> object:
+            return made.capsule
+
+    assert dw.encode(Again()) == dw.encode(Again())
+    assert made.deleter_calls == 0

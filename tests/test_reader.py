@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crafted import CraftedFile, field, fixed, header_of, names_of, record, text, two_generations, xxh3
+from crafted import CraftedFile, field, names_of, text, two_generations
 from subprocesses import run_python
 
 import dlpack_wire as dw

@@ -9,7 +9,7 @@ import pytest
 from handmade import floats, name_of
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import any_bits, arrays, lay_out
+from strategies import arrays, lay_out
 
 import dlpack_wire as dw
 from dlpack_wire.checksum import xxh3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import EXTENSION_DTYPES, NATIVE_DTYPES, any_bits, arrays, lay_out, logical_bytes, native
+from subprocesses import run_python
 
 import dlpack_wire as dw
 from dlpack_wire.v1 import dlpack_pb2
@@ -236,3 +238,30 @@ def test_every_public_member_has_a_docstring() -> None:
     for name, member in inspect.getmembers(dw.Tensor):
         if not name.startswith("_"):
             assert inspect.getdoc(member), name
+
+
+@pytest.mark.parametrize("name", ["float4_e2m1fn", "float6_e2m3fn", "int4", "uint2"])
+def test_upper_bits_of_padded_elements_are_ignored(name: str) -> None:
+    dtype = dw.DType(name)
+    clean = np.arange(4, dtype=np.uint8)
+    dirty = clean | np.uint8(0xFF << dtype.bits & 0xFF)
+    message = dlpack_pb2.DLTensor(dtype={"code": dtype.code, "bits": dtype.bits, "lanes": 1}, shape=[4], flags=4)
+    message.data = dirty.tobytes()
+    assert (dw.from_proto(message).numpy() == clean.view(dtype.numpy)).all()
+
+
+def test_a_read_only_mapping_is_copied_however_it_is_wrapped(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(dw.encode(np.arange(10_000)))
+    run_python(
+        f"""
+        import mmap, numpy, torch
+        import dlpack_wire as dw
+
+        path = {str(tmp_path / "x")!r}
+        plain = numpy.memmap(path, "u1", "r")
+        for buffer in (plain, memoryview(plain), memoryview(memoryview(plain)), plain[:], memoryview(plain[:])):
+            t = torch.from_dlpack(dw.decode(buffer))
+            t[0] = 5
+            t[-1] = 5
+        """
+    )

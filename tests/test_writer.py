@@ -9,8 +9,9 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -253,3 +254,69 @@ def test_a_save_takes_no_memory_beyond_its_tensors(path: Path) -> None:
         print(peak() - before < 32 << 20)
     """
     assert run_python(script) == "True\n"
+
+
+class Stops(Exception):
+    pass
+
+
+def test_an_interrupted_write_leaves_nothing_behind_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = 0
+    pwrite = os.pwrite
+
+    def interrupted(fd: int, content: memoryview, position: int) -> int:
+        nonlocal written
+        written += 1
+        if written == 3:
+            raise Stops
+        return pwrite(fd, content, position)
+
+    with dw.open(path, "w") as f:
+        f["a"] = np.arange(3)
+        monkeypatch.setattr(os, "pwrite", interrupted)
+        with pytest.raises(Stops):
+            f["b"] = np.zeros(8 << 20, np.uint8)
+        monkeypatch.undo()
+        f["c"] = np.arange(4)
+    dw.verify(path)
+    assert dw.load_dict(path).keys() == {"a", "c"}
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_a_forked_child_leaves_its_parents_file_alone(path: Path, mode: Literal["w", "a"]) -> None:
+    with dw.open(path, mode) as f:
+        f["x"] = np.arange(3)
+        if mode == "a":
+            f.flush()
+        child = os.fork()
+        if child == 0:
+            f.abort()
+            f.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        f["y"] = np.arange(4)
+    dw.verify(path)
+    assert dw.load_dict(path).keys() >= {"x", "y"}
+
+
+def test_threads_may_share_a_writer(path: Path) -> None:
+    with dw.open(path, "w") as f, ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(f.write, str(i), np.full(300_000, i, np.uint8)) for i in range(40)]:
+            done.result()
+    assert all((t.numpy() == int(name)).all() for name, t in dw.load_dict(path).items())
+
+
+def test_a_temporary_is_never_more_readable_than_its_target(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.chmod(0o600)
+    modes: list[int] = []
+    opened = os.open
+
+    def seen(name: str, flags: int, mode: int = 0o777, **more: int) -> int:
+        fd = opened(name, flags, mode, **more)
+        if flags & os.O_CREAT:
+            modes.append(os.fstat(fd).st_mode & 0o777)
+        return fd
+
+    monkeypatch.setattr(os, "open", seen)
+    dw.save(path, np.arange(3))
+    assert modes == [0o600]
