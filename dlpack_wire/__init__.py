@@ -35,39 +35,49 @@ from .tensor import Tensor
 from .writer import FileWriter
 
 if TYPE_CHECKING:
-    from .async_client import AsyncClient
-    from .client import Client, connect
-    from .connection import Tls
-    from .log import LogReader, LogRecord, LogWriter
+    from .async_client import AsyncClient as AsyncClient
+    from .client import Client as Client
+    from .client import connect as connect
+    from .connection import Tls as Tls
+    from .log import LogReader as LogReader
+    from .log import LogRecord as LogRecord
+    from .log import LogWriter as LogWriter
 
 __version__ = "0.1.0"
 
-# What needs an extra is imported when it is first asked for.
+# What needs an extra is imported when it is first asked for, and is no part of `import *`.
 _LATER = {
-    "AsyncClient": "async_client",
-    "Client": "client",
-    "LogReader": "log",
-    "LogRecord": "log",
-    "LogWriter": "log",
-    "Tls": "connection",
-    "connect": "client",
+    "AsyncClient": ("async_client", "grpc"),
+    "Client": ("client", "grpc"),
+    "LogReader": ("log", "log"),
+    "LogRecord": ("log", "log"),
+    "LogWriter": ("log", "log"),
+    "Tls": ("connection", "grpc"),
+    "connect": ("client", "grpc"),
 }
 
 
 def __getattr__(name: str) -> object:
-    module = _LATER.get(name)
-    if module is None:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f".{module}", __name__), name)
+    module, extra = _LATER[name]
+    try:
+        value: object = getattr(import_module(f".{module}", __name__), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"dlpack_wire.{name} needs an extra: pip install 'dlpack-wire[{extra}]' ({error})", name=error.name
+        ) from error
     globals()[name] = value
     return value
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
+
 __all__ = [
-    "AsyncClient",
     "ByteOrder",
     "ChecksumError",
-    "Client",
     "DType",
     "DecodeError",
     "Device",
@@ -77,18 +87,13 @@ __all__ = [
     "FileWriter",
     "Header",
     "LimitError",
-    "LogReader",
-    "LogRecord",
-    "LogWriter",
     "NotFoundError",
     "RemoteError",
     "Tensor",
-    "Tls",
     "TruncatedError",
     "UnsupportedTensorError",
     "UnsupportedVersionError",
     "WireError",
-    "connect",
     "decode",
     "encode",
     "from_proto",

@@ -7,7 +7,7 @@ raw capsule. Memory is read where it is, while the producer is held; nothing is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -160,12 +160,21 @@ def _find_reader(x: Any) -> Callable[[Any], Borrowed]:
 
 
 def _refuse(x: Any) -> Borrowed:
-    remedy = (
-        "wrap it in numpy.asarray with the dtype you mean"
-        if isinstance(x, (bool, int, float, complex, list))
-        else ("it has neither __dlpack__ nor to_dlpack")
-    )
-    raise UnsupportedTensorError(f"{type(x).__module__}.{type(x).__qualname__} is no tensor: {remedy}")
+    kind = type(x)
+    if isinstance(x, (bool, int, float, complex, list, tuple, memoryview)) or kind.__module__ == "array":
+        remedy = "wrap it in numpy.asarray with the dtype you mean"
+    elif isinstance(x, Mapping):
+        remedy = "a collection of tensors; flatten it to one level, with names such as 'model/weight'"
+    elif x is None or isinstance(x, (str, bytes)):
+        remedy = "strings and the like go into metadata"
+    elif hasattr(x, "state_dict"):
+        remedy = "save its state_dict()"
+    elif hasattr(x, "to_numpy"):
+        remedy = "encode its to_numpy()"
+    else:
+        remedy = "it has neither __dlpack__ nor to_dlpack"
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    raise UnsupportedTensorError(f"{name} is no tensor: {remedy}")
 
 
 def _refuse_masked(x: Any) -> Borrowed:

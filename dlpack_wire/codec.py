@@ -238,6 +238,8 @@ def from_proto(message: dlpack_pb2.DLTensor, *, copy: bool | None = None, verify
     Memory:
         Borrows the bytes that protobuf gives out for `data`: one copy with the C back end, none in pure Python.
     """
+    if not isinstance(message, dlpack_pb2.DLTensor):
+        raise TypeError(f"from_proto takes a DLTensor message, not {type(message).__name__}; decode takes bytes")
     header = headers.from_message(message)
     data = message.data
     header_bytes = message.ByteSize() - _field_bytes(data) - _field_bytes(message.padding)

@@ -62,7 +62,8 @@ def save(
         elif isinstance(x, Iterable) and not isinstance(x, (str, bytes, bytearray)):
             for pair in x:
                 if not isinstance(pair, tuple) or len(pair) != 2:
-                    raise EncodeError(f"an iterable must give (name, tensor) pairs, not {type(pair).__name__}")
+                    said = type(pair).__name__
+                    raise EncodeError(f"an iterable must give (name, tensor) pairs, not {said}; or save a dict")
                 f.write(*pair, layout=layout)
         else:
             f.write("", x, layout=layout)  # refuses it, and says why

@@ -131,6 +131,8 @@ def encode_map(number: int, metadata: Metadata | None, limit: int) -> bytes:
     """
     if not metadata:
         return b""
+    if not isinstance(metadata, Mapping):
+        raise EncodeError(f"must be a mapping from str to values, not {type(metadata).__name__}", field="metadata")
     entries: dict[bytes, bytes] = {}
     for key, value in metadata.items():
         if not isinstance(key, str):

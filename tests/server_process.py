@@ -95,7 +95,7 @@ def running(*flags: str, listen: str = "127.0.0.1:0", **environment: str) -> Ite
         raise
     code, said = server.stop()
     complaints = [line for line in said.splitlines() if re.search(r" (WARNING|ERROR) |Traceback|Exception", line)]
-    assert (code, complaints) == (0, [])
+    assert (code, complaints) == (0, []), f"exit code {code}: {said}"
 
 
 def eventually(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:

@@ -154,7 +154,7 @@ def test_importing_loads_no_grpc_and_no_framework() -> None:
 def test_all_is_what_the_front_door_has() -> None:
     public = {n for n in dir(dw) if not n.startswith("_") and not isinstance(getattr(dw, n), types.ModuleType)}
     ours = {n for n in public if getattr(getattr(dw, n), "__module__", "").startswith("dlpack_wire")}
-    assert ours <= set(dw.__all__)
+    assert ours == set(dw.__all__) | set(dw._LATER)
     assert len(set(dw.__all__)) == len(dw.__all__)
     for n in dw.__all__:
         assert getattr(dw, n) is not None
@@ -203,3 +203,18 @@ def test_modules_import_on_their_own(path: Path) -> None:
     for needed in NEEDS.get(name(path), ()):
         pytest.importorskip(needed)
     importlib.import_module(f"dlpack_wire.{name(path)}")
+
+
+@pytest.mark.parametrize("wanted", sorted(dw._LATER))
+def test_what_needs_an_extra_says_which(wanted: str) -> None:
+    script = f"""
+        import sys
+        sys.modules["grpc"] = sys.modules["mcap"] = None  # as if not installed
+        import dlpack_wire as dw
+        try:
+            dw.{wanted}
+        except ImportError as error:
+            print(error)
+        from dlpack_wire import *
+    """
+    assert f"pip install 'dlpack-wire[{dw._LATER[wanted][1]}]'" in run_python(script)

@@ -28,6 +28,7 @@ class Chain:
         self.added += size
         self.written += total
         self.longest = max(self.longest, len(self.sizes))
+        assert self.longest < MAX_CHAIN
         assert sum(self.sizes) == self.added
 
 
@@ -45,7 +46,6 @@ def test_any_pattern_of_flushes_stays_within_the_readers_cap(seed: int) -> None:
     chain = Chain()
     for _ in range(5000):
         chain.flush(pick.choice((0, 1, 1, 2, 7, 8, 9, 63, 64, 65, 1000, pick.randrange(10 ** pick.randrange(1, 5)))))
-    assert chain.longest < MAX_CHAIN
 
 
 @pytest.mark.parametrize("start", [5, 10, 15])
@@ -54,7 +54,6 @@ def test_ever_smaller_flushes_stay_within_the_readers_cap(start: int) -> None:
     for bits in range(start, -1, -1):
         for _ in range(100):
             chain.flush(1 << bits)
-    assert chain.longest < MAX_CHAIN
 
 
 def test_the_longest_chain_is_folded_whole_as_long_as_that_is_one_message() -> None:
@@ -68,4 +67,3 @@ def test_no_link_grows_beyond_one_message() -> None:
     for _ in range(100):
         chain.flush(1_000_000)
     assert max(chain.sizes) <= MAX_FOLDED_BYTES
-    assert chain.longest < MAX_CHAIN

@@ -164,6 +164,9 @@ class TensorService:
             answer = await run(caller)
             code = "OK"
             return answer
+        except aio.InternalError:
+            # The caller is gone: gRPC says so to who reads or writes before it cancels the call.
+            return None
         except Exception as error:
             status = status_of(error)
             code = status.code.name

@@ -235,7 +235,7 @@ def test_a_crowd(rounds: Rounds) -> None:
                 with connect(server.address, timeout=120) as visitor:
                     ready.wait(60)
                     for size in (100, 300_000, 2 * MIB):
-                        x = np.full(size, i, np.uint8)
+                        x = np.full(size, i % 256, np.uint8)
                         visitor.put(f"visitor {i}", x)
                         assert np.array_equal(visitor.get(f"visitor {i}").numpy(), x)
                     visitor.delete(f"visitor {i}")
