@@ -15,7 +15,7 @@ from .v1 import tensor_service_pb2
 SERVICE = tensor_service_pb2.DESCRIPTOR.services_by_name["TensorService"].full_name
 
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.http2.lookahead_bytes", 16 << 20),
+    ("grpc.http2.lookahead_bytes", 8 << 20),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.use_local_subchannel_pool", 1),  # clients of one process do not share a connection
     ("grpc.enable_retries", 0),  # gRPC's own would keep a copy of what was sent

@@ -365,7 +365,10 @@ class LogReader:
         footer_begin = size - len(_MAGIC) - _FOOTER.size
         tail = bytes(source.read(max(footer_begin, 0), size))
         if footer_begin < len(_MAGIC) or not tail.endswith(_MAGIC) or tail[0] != Opcode.FOOTER:
-            raise DecodeError("the log was not finalised, or is truncated: it has no MCAP footer")
+            raise DecodeError(
+                "the log was not finalised, or is truncated: it has no MCAP footer. "
+                "`mcap recover` makes a new log of what is whole"
+            )
         _, _, summary_begin, _, crc = _FOOTER.unpack_from(tail)
         if summary_begin == 0:
             raise DecodeError(_NO_INDEX)

@@ -29,6 +29,10 @@ def check_magic(found: Buffer, size: int) -> None:
         raise DecodeError(f"not a tensor file: it begins with {bytes(found)!r}, not {MAGIC!r}", field="magic")
 
 
+_WINDOW_BYTES = 32 * 1024
+"""What is looked at in one piece: many small records, or the beginning of a large one."""
+
+
 class Walk(NamedTuple):
     """What the top-level fields of a part of a file are.
 
@@ -61,43 +65,44 @@ def walk(source: Bytes, begin: int = len(MAGIC), end: int | None = None) -> Walk
         end: Where one should end; the file's end if not given.
     """
     size = source.size if end is None else end
-    pos = begin
+    pos = origin = begin
+    window: Buffer = b""
     records: list[int] = []
     indexes: list[tuple[int, int]] = []
     ends: list[int] = []
+    index_end = -1
     stopped: DecodeError | None = None
     while pos < size:
-        window = source.read(pos, min(pos + TRAILER_BYTES, size))
-        limit = len(window)
-        after_index = bool(indexes) and indexes[-1][1] == pos
+        at = pos - origin
+        if at + TRAILER_BYTES > len(window):
+            origin, at = pos, 0
+            window = source.read(pos, min(pos + _WINDOW_BYTES, size))
+        limit = min(at + TRAILER_BYTES, len(window))
         try:
-            tag, content = read_tag(window, 0, limit)
-            if tag & 7 == LEN and not after_index:
+            tag, content = read_tag(window, at, limit)
+            if tag & 7 == LEN and pos != index_end:
                 length, content = read_minimal_varint(window, content, limit)
-                after = pos + content + length
+                after = origin + content + length
                 if after > size:
+                    available = size - origin - content
                     raise TruncatedError(
-                        f"field {tag >> 3} needs {length} bytes, has {size - pos - content}",
-                        needed=length,
-                        available=size - pos - content,
+                        f"field {tag >> 3} needs {length} bytes, has {available}", needed=length, available=available
                     )
                 if tag == RECORD_TAG[0]:
                     records.append(pos)
                 elif tag == INDEX_TAG[0]:
                     indexes.append((pos, after))
+                    index_end = after
                 elif tag >> 3 in (1, 4, 5, 6):
                     raise DecodeError(f"field {tag >> 3} has wire type {LEN}")
             else:
-                trailer = read_trailer(window)
-                if trailer is None or not indexes or indexes[-1] != (trailer.index_offset, pos):
-                    where = (
-                        "trailer after the index" if indexes and indexes[-1][1] == pos else "record, index or trailer"
-                    )
-                    raise DecodeError(f"no {where} here")
+                trailer = read_trailer(window[at:limit])
+                if trailer is None or pos != index_end or trailer.index_offset != indexes[-1][0]:
+                    raise DecodeError(f"field {tag >> 3} has wire type {tag & 7}")
                 after = pos + TRAILER_BYTES
                 ends.append(after)
         except DecodeError as error:
-            what = "trailer behind the index" if after_index else "record or index"
+            what = "trailer behind the index" if pos == index_end else "record or index"
             error.args = (f"no whole {what}: {error.args[0]}",)
             error.offset = pos  # so far it counted from the window's begin
             stopped = error

@@ -31,7 +31,7 @@ from .uploads import Uploads
 
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.so_reuseport", 0),  # two servers on one port would share its clients at random
-    ("grpc.http2.lookahead_bytes", 16 << 20),
+    ("grpc.http2.lookahead_bytes", 8 << 20),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.max_concurrent_streams", 2000),
     # Clients ping after 30 s of silence; more often than every 10 s is too eager and ends the connection.

@@ -25,7 +25,7 @@ def main() -> int:
             if arguments.json:
                 print(json.dumps(row.as_dict()))
             else:
-                met = "met" if row.met else "MISSED"
+                met = ("met" if row.met else "MISSED") if row.target else ""
                 ours, theirs = _seconds(row.ours), _seconds(row.theirs)
                 print(f"{row.name:52} {ours:>12} {theirs:>12}  {row.ratio:8.2f}  {row.target:>9} {met:6} {row.peer}")
             sys.stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnx.numpy_helper as onnx_numpy
@@ -14,7 +15,7 @@ import torch
 import dlpack_wire as dw
 from dlpack_wire import codec, header, message, source
 
-from .measure import Row, interleaved, once_each, rate_row, time_row
+from .measure import Row, interleaved, once_each, rate_row, time_row, told_row
 
 
 def rows() -> Iterator[Row]:
@@ -34,11 +35,14 @@ def _onnx_decode(message: bytes) -> np.ndarray:
 def _small() -> Iterator[Row]:
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     t = torch.from_numpy(x.copy())
+    j = jnp.asarray(x)
     message, theirs, safe = dw.encode(x), _onnx_encode(x), safetensors.numpy.save({"x": x})
     took = interleaved(
         {
             "numpy": lambda: dw.encode(x),
             "torch": lambda: dw.encode(t),
+            "jax": lambda: dw.encode(j),
+            "onnx of jax": lambda: _onnx_encode(np.asarray(j)),
             "onnx": lambda: _onnx_encode(x),
             "decode": lambda: dw.decode(message).numpy(),
             "onnx decode": lambda: _onnx_decode(theirs),
@@ -49,6 +53,7 @@ def _small() -> Iterator[Row]:
     )
     yield time_row("encode 2x4 float32, numpy", took["numpy"], "onnx from_array + serialize", took["onnx"], 0.5)
     yield time_row("encode 2x4 float32, torch", took["torch"], "onnx from_array + serialize", took["onnx"], 1.5)
+    yield told_row("encode 2x4 float32, jax", took["jax"], "onnx of its np.asarray", took["onnx of jax"])
     yield time_row("decode 2x4 float32 to numpy", took["decode"], "onnx parse + to_array", took["onnx decode"], 0.6)
     yield time_row("decode 2x4 float32 to numpy", took["decode"], "safetensors load", took["safetensors decode"], 0.8)
 
@@ -89,16 +94,22 @@ def _distinct_shapes() -> Iterator[Row]:
 def _large() -> Iterator[Row]:
     x = np.random.default_rng(0).integers(0, 255, 256 << 20, dtype=np.uint8)
     view = x.data
+    t, j = torch.from_numpy(x), jnp.asarray(x)
     took = interleaved(
         {
             "plain": lambda: dw.encode(x, checksum=False),
             "checked": lambda: dw.encode(x),
+            "torch": lambda: dw.encode(t),
+            "jax": lambda: dw.encode(j),
             "copy": lambda: bytes(view),
         },
         rounds=7,
     )
     yield rate_row("encode 256 MiB, no checksum", took["plain"], "one bytes(memoryview)", took["copy"], 0.9)
     yield rate_row("encode 256 MiB, checksum", took["checked"], "one bytes(memoryview)", took["copy"], 0.75)
+    for library in ("torch", "jax"):
+        said = f"encode 256 MiB, checksum, {library}"
+        yield rate_row(said, took[library], "one bytes(memoryview)", took["copy"], 0.75)
     message = dw.encode(x)
     begin = time.perf_counter()
     dw.decode(message)

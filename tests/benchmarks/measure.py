@@ -21,7 +21,7 @@ class Row:
         peer: What it is compared with.
         theirs: Median seconds of the peer.
         ratio: ours / theirs, or theirs / ours where the target is a rate.
-        target: The bound on the ratio, such as "<= 0.5".
+        target: The bound on the ratio, such as "<= 0.5"; "" if the row is only told.
     """
 
     name: str
@@ -33,7 +33,9 @@ class Row:
 
     @property
     def met(self) -> bool:
-        sign, bound = self.target.split()[:2]
+        if not self.target:
+            return True
+        sign, bound = self.target.split()
         return self.ratio <= float(bound) if sign == "<=" else self.ratio >= float(bound)
 
     def as_dict(self) -> dict[str, object]:
@@ -48,6 +50,11 @@ def time_row(name: str, ours: float, peer: str, theirs: float, bound: float) -> 
 def rate_row(name: str, ours: float, peer: str, theirs: float, bound: float) -> Row:
     """A row that wants at least a part of the peer's rate."""
     return Row(name, ours, peer, theirs, theirs / ours, f">= {bound}")
+
+
+def told_row(name: str, ours: float, peer: str, theirs: float) -> Row:
+    """A row without a target: our time as a multiple of the peer's."""
+    return Row(name, ours, peer, theirs, ours / theirs, "")
 
 
 def interleaved(works: dict[str, Work], rounds: int, *, loops: int = 1) -> dict[str, float]:
