@@ -52,6 +52,7 @@ soak: $(VENV)/test
 	$(BIN)/python -m pytest --soak --timeout 7200 $(ARGS)
 
 bench: $(VENV)/test
+	$(PIP) --requirement tests/benchmarks/requirements.txt
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 check: $(VENV)/check $(VENV)/generator/bin/python

@@ -131,7 +131,7 @@ class FileAppender(RecordWriter):
             self.abort()
             raise
         self._end = self._sink.position
-        self._lines = []
+        self._lines, self._lines_bytes = [], 0
         self._flushed_metadata = metadata
 
     @staticmethod

@@ -229,12 +229,20 @@ def _walk(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, i
     for _ in range(MAX_FIELDS):
         if pos >= end:
             return
-        # Nearly every tag and length is one byte; anything else goes through the strict reader.
+        # Nearly every tag is one byte and its length one or two; anything else goes through the strict reader.
         tag = buffer[pos]
-        size = buffer[pos + 1] if pos + 1 < end else 0x80
-        after = pos + 2 + size
-        if tag & 0x87 == LEN and tag >= 8 and size < 0x80 and after <= end:
-            yield tag >> 3, LEN, pos, pos + 2, after
+        after = 0
+        if tag & 0x87 == LEN and tag >= 8 and end - pos > 2:
+            content = pos + 2
+            size = buffer[pos + 1]
+            if size >= 0x80 and 0 < buffer[content] < 0x80:
+                size = size & 0x7F | buffer[content] << 7
+                content += 1
+                after = content + size
+            elif size < 0x80:
+                after = content + size
+        if 0 < after <= end:
+            yield tag >> 3, LEN, pos, content, after
         else:
             field = read_field(buffer, pos, end)
             after = field.end

@@ -20,7 +20,7 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.use_local_subchannel_pool", 1),  # clients of one process do not share a connection
     ("grpc.enable_retries", 0),  # gRPC's own would keep a copy of what was sent
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # how long one attempt may take
     ("grpc.max_reconnect_backoff_ms", 2000),
     # A server that is gone without a word is noticed after 40 s; the server allows a ping every 10 s.
     ("grpc.keepalive_time_ms", 30_000),

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .header import Header
-from .index import MAGIC, entry_bytes, index_bytes
+from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, entry_bytes, index_bytes
 from .record import RECORD_ALIGNMENT, Plan, plan, prefix
+from .wire import varint_size
 
 
 class Slot(NamedTuple):
@@ -58,7 +59,8 @@ class Image:
             self.slots.append(Slot(names, header, record, position, position + record.prefix_bytes))
             position += record.record_bytes
         self.index_offset = position
-        self.size = position + len(self._ending([0] * len(self.slots)))
+        lines = sum(map(len, self._lines([0] * len(self.slots)))) + len(metadata)
+        self.size = position + len(INDEX_TAG) + varint_size(lines) + lines + TRAILER_BYTES
 
     def pieces(self, sums: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Everything but the payloads, each piece with its position, in order.
@@ -69,12 +71,11 @@ class Image:
         yield 0, MAGIC
         for slot, payload_sum in zip(self.slots, sums, strict=True):
             yield slot.record_offset, prefix(slot.plan, slot.names, payload_sum)
-        yield self.index_offset, self._ending(sums)
+        yield self.index_offset, b"".join(index_bytes(self._lines(sums), self._metadata, self.index_offset))
 
-    def _ending(self, sums: Sequence[int]) -> bytes:
-        """The index and the trailer."""
-        lines = [
+    def _lines(self, sums: Sequence[int]) -> list[bytes]:
+        """The lines of the index."""
+        return [
             entry_bytes(slot.names, slot.header, payload_sum, slot.record_offset, slot.data_offset)
             for slot, payload_sum in zip(self.slots, sums, strict=True)
         ]
-        return b"".join(index_bytes(lines, self._metadata, self.index_offset))

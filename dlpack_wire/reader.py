@@ -18,11 +18,21 @@ from .errors import DecodeError
 from .header import Header
 from .index import MAGIC, TRAILER_BYTES, Entry, Index, Trailer
 from .metadata import Value, decode_map
-from .record import MAX_HEAD_BYTES, MAX_NAMES_BYTES, RecordHead, read_head, split_names
+from .record import (
+    MAX_HEAD_BYTES,
+    MAX_NAMES_BYTES,
+    RECORD_ALIGNMENT,
+    RecordHead,
+    plan,
+    prefix,
+    read_head,
+    split_names,
+)
 from .storage import Bytes, FetchedBytes
 from .stored import StoredTensor
 from .tensor import Tensor, from_payload, is_foreign
 from .walk import Walk, check_magic, walk
+from .wire import Buffer
 
 _MANY_NAMES = 32
 """Who asks for more names than this gets a dictionary of all; before, a search per name is cheaper."""
@@ -288,9 +298,17 @@ class FileReader(Mapping[str, Tensor]):
         entry = self._indexes[at].entry(within)
         located = read_entry(entry)
         self._check_gap(entry)
-        head = read_head(
-            self.source.read(entry.record_offset, entry.data_offset), 0, self.source.size, entry.record_offset
-        )
+        region = self.source.read(entry.record_offset, entry.data_offset)
+        if not _is_as_we_write(region, located):
+            self._check_head(region, entry)
+        if b"\x1a" in entry.names:  # the tag of metadata; most records have none
+            decode_map(split_names(entry.names)[1], MAX_NAMES_BYTES)
+        self._located[ordinal] = located
+        return located
+
+    def _check_head(self, region: Buffer, entry: Entry) -> None:
+        """Hold the head of a record against its index entry."""
+        head = read_head(region, 0, self.source.size, entry.record_offset)
         if (head.data_offset, head.end) != (entry.data_offset, entry.end):
             raise DecodeError(
                 f"record [{head.data_offset}, {head.end}), index entry [{entry.data_offset}, {entry.end})",
@@ -300,11 +318,6 @@ class FileReader(Mapping[str, Tensor]):
             raise DecodeError("the record's header differs from its index entry's", offset=entry.record_offset)
         if head.names != entry.names:
             check_entry_names(head.names, entry.names)
-        metadata = split_names(head.names)[1]
-        if metadata:
-            decode_map(metadata, MAX_NAMES_BYTES)
-        self._located[ordinal] = located
-        return located
 
     def _check_gap(self, entry: Entry) -> None:
         """Require whole fields between the record before and this one.
@@ -384,6 +397,15 @@ def read_entry(entry: Entry) -> Located:
         raise DecodeError("missing", field="data_xxh3_64")
     headers.check_payload_size(located.header, entry.data_bytes)
     return Located(located.header._replace(checksum=located.checksum), located.checksum, entry)
+
+
+def _is_as_we_write(region: Buffer, located: Located) -> bool:
+    """Whether a record's head is, sums and all, what this package writes for its index entry. Then it needs no parsing."""
+    header, checksum, entry = located
+    planned = plan(
+        header._replace(checksum=None), len(entry.names), entry.record_offset % RECORD_ALIGNMENT, RECORD_ALIGNMENT
+    )
+    return planned.middle.endswith(entry.header[:-8]) and region == prefix(planned, entry.names, checksum)
 
 
 def check_entry_names(record: bytes, entry: bytes) -> None:

@@ -101,6 +101,8 @@ class RecordWriter:
         if self._closed:
             raise ValueError("the file is closed")
         self._check_names(name, aliases)
+        if self._lines_bytes + len(names) > MAX_LINES_BYTES:
+            raise EncodeError(f"the index of one generation has room for {MAX_LINES_BYTES} bytes", field="entries")
         begin = self._sink.position
         try:
             plain = plain_array(x) if type(x) is np.ndarray else None

@@ -201,6 +201,9 @@ def test_safetensors_refuses_what_it_cannot_hold(tmp_path: Path, ours: Path) -> 
         convert(ours, target)
 
 
+ONE = '"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
+
+
 @pytest.mark.parametrize(
     "content",
     {
@@ -210,7 +213,7 @@ def test_safetensors_refuses_what_it_cannot_hold(tmp_path: Path, ours: Path) -> 
         "no JSON": (3).to_bytes(8, "little") + b"abc",
         "no object": (2).to_bytes(8, "little") + b"[]",
         "nested": (100_000).to_bytes(8, "little") + b"[" * 100_000,
-        "name twice": {"raw": '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":0}'},
+        "name twice": {"raw": f"{{{ONE},{ONE}}}"},
         "unknown type": {"a": {"dtype": "Q9", "shape": [1], "data_offsets": [0, 1]}},
         "offsets beyond": {"a": {"dtype": "U8", "shape": [9], "data_offsets": [0, 9]}},
         "offsets reversed": {"a": {"dtype": "U8", "shape": [1], "data_offsets": [1, 0]}},

@@ -107,9 +107,8 @@ def test_a_good_file_is_left_alone_in_place(path: Path) -> None:
     assert path.read_bytes() == two_generations()
 
 
-def test_a_good_file_is_copied_without_what_no_name_denotes(path: Path, target: Path | None) -> None:
-    if target is None:
-        pytest.skip("copies only")
+def test_a_good_file_is_copied_without_what_no_name_denotes(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "saved.dlpw"
     path.write_bytes(two_generations())
     recover(path, target)
     assert read(target) == read(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,6 +74,7 @@ def test_a_file_that_became_shorter_is_an_error(kind: str, path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["mapped", "positioned"])
 def test_descriptors_are_closed_once(kind: str, path: Path) -> None:
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     source = open_source(path, kind)
     source.close()

@@ -320,3 +320,20 @@ def test_a_temporary_is_never_more_readable_than_its_target(path: Path, monkeypa
     monkeypatch.setattr(os, "open", seen)
     dw.save(path, np.arange(3))
     assert modes == [0o600]
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_a_generation_takes_no_more_tensors_than_one_index_can_hold(
+    mode: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlpack_wire.writer.MAX_LINES_BYTES", 200)
+    with dw.open(path, mode) as f:
+        for i in range(4):
+            f[f"t{i}"] = np.arange(i)
+        with pytest.raises(dw.EncodeError, match="room for 200 bytes"):
+            f["t4"] = np.arange(1)
+        if mode == "a":
+            f.flush()
+            f["t4"] = np.arange(1)
+    dw.verify(path)
+    assert len(dw.load_dict(path)) == (4 if mode == "w" else 6)

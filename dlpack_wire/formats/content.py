@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from .. import layout
 from ..capsule import carrier
 from ..codec import source_of
 from ..dtype import ByteOrder, DType
@@ -74,10 +76,7 @@ def _check(item: Item, source: Source) -> None:
 
 def payload_bytes(item: Item) -> int:
     """How many bytes `pieces` gives."""
-    count = 1
-    for n in item.shape:
-        count *= n
-    return (count * item.dtype.element_bits + 7) // 8
+    return layout.compact_bytes(item.dtype, False, prod(item.shape))
 
 
 def text_metadata(metadata: dict[str, Value], what: str, tensor: str | None = None) -> dict[str, str]:

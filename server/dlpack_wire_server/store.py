@@ -243,8 +243,15 @@ class Room(Protocol):
 class SmallRoom:
     """Plain bytes. Of the image only the payloads are ever written: nobody asks for the rest of one so small."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, space: Space) -> None:
+        """Take bytes, which are given back with this object."""
+        space.reserve(size)
+        self._space = space
         self._bytes = bytearray(size)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_bytes"):
+            self._space.release(len(self._bytes))
 
     def write(self, position: int, data: Buffer) -> None:
         self._bytes[position : position + len(data)] = data
@@ -297,9 +304,22 @@ class DescriptorRoom:
 class MemoryRoom(DescriptorRoom):
     """A memfd."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__(os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), size)
-        os.ftruncate(self.fd, size)
+    def __init__(self, size: int, space: Space) -> None:
+        """Take bytes, which are given back with this object."""
+        space.reserve(size)
+        self._space = space
+        try:
+            super().__init__(os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), size)
+            os.ftruncate(self.fd, size)
+        except BaseException:
+            if self.fd < 0:
+                space.release(size)
+            raise
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            self._space.release(self._size)
+        super().__del__()
 
     def seal(self, image: Image, sums: Sequence[int]) -> None:
         super().seal(image, sums)
@@ -333,15 +353,8 @@ class MemoryStore:
         self._uploads: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def draft(self, image: Image, names: Sequence[tuple[str, ...]], metadata: bytes) -> Draft:
-        size = image.size
-        self.space.reserve(size)
-        try:
-            room: SmallRoom | MemoryRoom = SmallRoom(size) if size < INLINE_IMAGE_BYTES else MemoryRoom(size)
-        except BaseException:
-            self.space.release(size)
-            raise
-        weakref.finalize(room, self.space.release, size).atexit = False
-        return Draft(image, names, metadata, room)
+        kind = SmallRoom if image.size < INLINE_IMAGE_BYTES else MemoryRoom
+        return Draft(image, names, metadata, kind(image.size, self.space))
 
     def publish(
         self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None

@@ -96,7 +96,8 @@ class Uploads:
         Raises:
             Refusal: STORE_FULL.
         """
-        drafts = [other.draft for other in self._uploads.values() if other.owner == upload.owner]
+        # A copy of the values: this may run in a thread.
+        drafts = [other.draft for other in list(self._uploads.values()) if other.owner == upload.owner]
         total = size + sum(draft.image.size for draft in drafts if draft is not None)
         if total > self._max_bytes:
             raise Refusal(

@@ -7,7 +7,7 @@ import importlib
 import json
 import sys
 
-AREAS = ("codec", "file", "service", "log")
+AREAS = ("codec", "file", "service", "flight", "log")
 
 
 def main() -> int:
