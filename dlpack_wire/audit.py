@@ -8,8 +8,9 @@ from .chain import MAX_CHAIN, trailer_at
 from .checksum import check_contents
 from .errors import DecodeError
 from .index import Entry, Index, Trailer, check_index
+from .located import check_entry_names, payload_of, read_entry, read_record
 from .metadata import decode_map
-from .reader import FileReader, check_entry_names, payload_of, read_entry, read_record
+from .reader import FileReader
 from .record import MAX_NAMES_BYTES, split_names
 from .storage import Bytes
 from .walk import walk

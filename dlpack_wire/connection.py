@@ -115,6 +115,9 @@ def remote_error(error: Any) -> RemoteError:
 
 def _target(address: str) -> tuple[str, bool]:
     """The address as gRPC has it, and whether it asks for TLS."""
+    port = address.rpartition(":")[2].rstrip("/")
+    if port.isascii() and port.isdigit() and not 0 < int(port) <= 65535:
+        raise ValueError(f"{address!r}: a port is a number from 1 to 65535")
     scheme, separator, rest = address.partition("://")
     if separator and scheme in ("grpc", "grpcs") and rest:
         return rest.rstrip("/"), scheme == "grpcs"

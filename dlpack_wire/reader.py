@@ -5,51 +5,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from . import header as headers
-from . import message as messages
 from .chain import Link, read_chain, trailer_at
 from .checksum import check_contents
 from .errors import DecodeError
 from .header import Header
 from .index import MAGIC, TRAILER_BYTES, Entry, Index, Trailer
+from .located import Located, check_record, read_entry, read_record
 from .metadata import Value, decode_map
-from .record import (
-    MAX_HEAD_BYTES,
-    MAX_NAMES_BYTES,
-    RECORD_ALIGNMENT,
-    RecordHead,
-    plan,
-    prefix,
-    read_head,
-    split_names,
-)
+from .record import MAX_NAMES_BYTES, split_names
 from .storage import Bytes, FetchedBytes
 from .stored import StoredTensor
 from .tensor import Tensor, from_payload, is_foreign
 from .walk import Walk, check_magic, walk
-from .wire import Buffer
 
 _MANY_NAMES = 32
 """Who asks for more names than this gets a dictionary of all; before, a search per name is cheaper."""
-
-
-class Located(NamedTuple):
-    """A tensor found in a file.
-
-    Attributes:
-        header: Its header, with the checksum.
-        checksum: XXH3-64 of the payload.
-        entry: Where it lies.
-    """
-
-    header: Header
-    checksum: int
-    entry: Entry
 
 
 class FileReader(Mapping[str, Tensor]):
@@ -282,7 +256,7 @@ class FileReader(Mapping[str, Tensor]):
             return tensor
         buffer, begin = source.memory(entry.data_offset, entry.end)
         if self._verify and ordinal not in self._verified:
-            check_contents(header, checksum, payload_of(source, entry))
+            check_contents(header, checksum, memoryview(buffer)[begin : begin + entry.data_bytes])
             self._verified.add(ordinal)
         tensor = from_payload(header, None, buffer, begin)
         if is_foreign(header):
@@ -298,26 +272,9 @@ class FileReader(Mapping[str, Tensor]):
         entry = self._indexes[at].entry(within)
         located = read_entry(entry)
         self._check_gap(entry)
-        region = self.source.read(entry.record_offset, entry.data_offset)
-        if not _is_as_we_write(region, located):
-            self._check_head(region, entry)
-        if b"\x1a" in entry.names:  # the tag of metadata; most records have none
-            decode_map(split_names(entry.names)[1], MAX_NAMES_BYTES)
+        check_record(self.source, located)
         self._located[ordinal] = located
         return located
-
-    def _check_head(self, region: Buffer, entry: Entry) -> None:
-        """Hold the head of a record against its index entry."""
-        head = read_head(region, 0, self.source.size, entry.record_offset)
-        if (head.data_offset, head.end) != (entry.data_offset, entry.end):
-            raise DecodeError(
-                f"record [{head.data_offset}, {head.end}), index entry [{entry.data_offset}, {entry.end})",
-                offset=entry.record_offset,
-            )
-        if head.header != entry.header:
-            raise DecodeError("the record's header differs from its index entry's", offset=entry.record_offset)
-        if head.names != entry.names:
-            check_entry_names(head.names, entry.names)
 
     def _check_gap(self, entry: Entry) -> None:
         """Require whole fields between the record before and this one.
@@ -382,53 +339,3 @@ def _sorted_extents(indexes: Sequence[Index]) -> tuple[np.ndarray, np.ndarray]:
         if clash.any():
             raise DecodeError("records overlap", offset=int(begins[1:][clash][0]))
     return begins, ends
-
-
-def read_entry(entry: Entry) -> Located:
-    """The header and checksum of an index entry, checked by themselves.
-
-    Raises:
-        DecodeError: They break a rule.
-    """
-    located = messages.read(entry.header, 0, len(entry.header))
-    if located.data_begin != located.data_end:
-        raise DecodeError("an index entry's header has a payload", field="data")
-    if located.checksum is None:
-        raise DecodeError("missing", field="data_xxh3_64")
-    headers.check_payload_size(located.header, entry.data_bytes)
-    return Located(located.header._replace(checksum=located.checksum), located.checksum, entry)
-
-
-def _is_as_we_write(region: Buffer, located: Located) -> bool:
-    """Whether a record's head is, sums and all, what this package writes for its index entry. Then it needs no parsing."""
-    header, checksum, entry = located
-    planned = plan(
-        header._replace(checksum=None), len(entry.names), entry.record_offset % RECORD_ALIGNMENT, RECORD_ALIGNMENT
-    )
-    return planned.middle.endswith(entry.header[:-8]) and region == prefix(planned, entry.names, checksum)
-
-
-def check_entry_names(record: bytes, entry: bytes) -> None:
-    """Require an entry's names to be among its record's, and equal metadata."""
-    record_names, record_metadata = split_names(record)
-    entry_names, entry_metadata = split_names(entry)
-    strange = set(entry_names) - set(record_names)
-    if strange:
-        raise DecodeError(f"index entry names {sorted(strange)}, its record {record_names}", field="name")
-    if record_metadata != entry_metadata:
-        raise DecodeError("the record's metadata differs from its index entry's", field="metadata")
-
-
-def read_record(source: Bytes, offset: int) -> RecordHead:
-    """The head of the record at an offset.
-
-    Raises:
-        DecodeError: A rule for records is broken.
-    """
-    return read_head(source.read(offset, min(offset + MAX_HEAD_BYTES, source.size)), 0, source.size, offset)
-
-
-def payload_of(source: Bytes, entry: Entry) -> memoryview:
-    """The bytes of a record's payload."""
-    memory, begin = source.memory(entry.data_offset, entry.end)
-    return memoryview(memory)[begin : begin + entry.data_bytes]

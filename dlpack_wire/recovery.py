@@ -11,8 +11,8 @@ from .checksum import check_contents
 from .errors import DecodeError
 from .header import Header
 from .index import MAGIC, Entry, Index, entry_bytes, index_bytes, split_line
+from .located import payload_of, read_entry, read_record
 from .metadata import MAX_FILE_METADATA_BYTES, Value, decode_map, encode_map
-from .reader import payload_of, read_entry, read_record
 from .record import MAX_NAMES_BYTES, split_names
 from .sink import FileSink
 from .storage import Bytes, MappedBytes, MemoryBytes

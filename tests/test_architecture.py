@@ -27,7 +27,7 @@ ORDER = (
     ("source", "record", "storage"),
     ("codec", "mcap_chunk"),
     ("chunks", "index", "stored", "sink", "remote", "ties"),
-    ("walk", "chain", "writer", "image", "log", "upload"),
+    ("walk", "chain", "located", "writer", "image", "log", "upload"),
     ("reader", "download"),
     ("appender", "audit", "exchange"),
     ("file", "recovery"),

@@ -284,6 +284,7 @@ def write(path: str, content: Content, durable: bool) -> None:
             _write_model(file, content.items, metadata, None)
     else:
         beside = path + ".data"
+        # The data is published first: no model is ever seen that names data which is not there.
         with replaced(path, durable) as file, replaced(beside, durable) as data:
             _write_model(file, content.items, metadata, os.path.basename(beside))
             position = 0

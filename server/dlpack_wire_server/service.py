@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +18,6 @@ from grpc import aio
 
 import dlpack_wire
 from dlpack_wire import header as headers
-from dlpack_wire.checksum import Running, xxh3
 from dlpack_wire.chunks import (
     INLINE_BYTES,
     MAX_CHUNK_BYTES,
@@ -29,23 +28,19 @@ from dlpack_wire.chunks import (
     Record,
     Stage,
     check_names,
-    chunk_parts,
     only_chunk,
     parse,
-    pieces,
-    record_parts,
 )
 from dlpack_wire.errors import DecodeError
 from dlpack_wire.image import Image
 from dlpack_wire.metadata import MAX_NAME_BYTES, decode_value, encode_map, encode_name
 from dlpack_wire.v1 import tensor_service_pb2 as pb
-from dlpack_wire.wire import Buffer, length_delimited
 
 from .auth import Authorizer, Caller, credentials_of
 from .metrics import Metrics
-from .slices import part
+from .responses import PAGE_BYTES, fetch_response, get_messages, object_field, select, stat_response
 from .status import Refusal, status_of
-from .store import Commit, ObjectInfo, Store, StoredObject, StoredRecord, check_generation
+from .store import Commit, Store, StoredObject, check_generation
 from .uploads import Upload, Uploads
 
 SERVICE = pb.DESCRIPTOR.services_by_name["TensorService"]
@@ -57,7 +52,6 @@ _QUICK_BYTES = 256 << 10
 """Work on fewer bytes than these is done in the event loop: handing it to a thread would take longer."""
 
 _QUICK_RECORDS = 256
-_PAGE_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
 _UPLOAD_ID_BYTES = 16
 
 _log = logging.getLogger(__name__)
@@ -384,18 +378,18 @@ class TensorService:
     async def _fetch(self, caller: Caller, raw: bytes) -> bytes:
         request, _, _ = parse(pb.FetchRequest, raw)
         stored = await self._find(caller, request.name, None)
-        records = _select(stored, request.tensors)
+        records = select(stored, request.tensors)
         quick = min(stored.info.payload_bytes, INLINE_BYTES) < _QUICK_BYTES and len(records) < _QUICK_RECORDS
-        response = await self._run(quick, _fetch_response, stored, records)
+        response = await self._run(quick, fetch_response, stored, records)
         self._metrics.sent(len(response))
         return response
 
     async def _get(self, caller: Caller, raw: bytes, context: _Context) -> None:
         request, _, _ = parse(pb.GetRequest, raw)
         stored = await self._find(caller, request.name, request.generation if request.HasField("generation") else None)
-        records = _select(stored, request.tensors)
+        records = select(stored, request.tensors)
         size = min(request.max_chunk_bytes or CHUNK_BYTES, MAX_CHUNK_BYTES)
-        messages = _get_messages(stored, records, request, size)
+        messages = get_messages(stored, records, request, size)
         quick = stored.info.payload_bytes < _QUICK_BYTES and len(records) < _QUICK_RECORDS
         message = await self._run(quick, next, messages, None)
         while message is not None:
@@ -411,7 +405,7 @@ class TensorService:
     async def _stat(self, caller: Caller, raw: bytes) -> bytes:
         request, _, _ = parse(pb.StatRequest, raw)
         stored = await self._find(caller, request.name, None)
-        return await self._run(len(stored.records) < _QUICK_RECORDS, _stat_response, stored, request)
+        return await self._run(len(stored.records) < _QUICK_RECORDS, stat_response, stored, request)
 
     async def _list(self, caller: Caller, raw: bytes) -> bytes:
         request, _, _ = parse(pb.ListRequest, raw)
@@ -420,7 +414,7 @@ class TensorService:
         if request.page_token and not request.page_token.startswith(request.prefix):
             raise DecodeError("not one that this list gave out", field="page_token")
         left = request.page_size or 100
-        after, room = request.page_token, _PAGE_BYTES
+        after, room = request.page_token, PAGE_BYTES
         parts: list[bytes] = []
         while True:
             found = await self._run(True, self._store.list, request.prefix, after, 100)
@@ -428,7 +422,7 @@ class TensorService:
                 return b"".join(parts)
             for info in found:
                 if caller.may_read(info.name):
-                    entry = _object_field(1, info)
+                    entry = object_field(1, info)
                     room -= len(entry)
                     if not left or (room < 0 and parts):
                         return b"".join(parts) + pb.ListResponse(next_page_token=after).SerializeToString()
@@ -469,124 +463,3 @@ def _upload_key(caller: Caller, upload_id: bytes) -> bytes | None:
 
 def _put_response(commit: Commit) -> bytes:
     return pb.PutResponse(generation=commit.generation, already_committed=commit.repeated).SerializeToString()
-
-
-def _object_field(number: int, info: ObjectInfo) -> bytes:
-    """An `ObjectInfo` as the field of that number."""
-    message = pb.ObjectInfo(
-        name=info.name,
-        generation=info.generation,
-        tensor_count=info.tensor_count,
-        payload_bytes=info.payload_bytes,
-        created_time_ns=info.created_time_ns,
-    )
-    return length_delimited(number, message.SerializeToString() + info.metadata)
-
-
-def _select(stored: StoredObject, names: Sequence[str]) -> Sequence[StoredRecord]:
-    """The tensors asked for, in that order; all of them if none is named."""
-    if not names:
-        return stored.records
-    try:
-        return [stored.by_name[name] for name in names]
-    except KeyError as error:
-        text = f"{stored.info.name!r} has no tensor {error.args[0]!r} among its {stored.info.tensor_count}"
-        raise Refusal("TENSOR_NOT_FOUND", text) from None
-
-
-def _stored_pieces(
-    stored: StoredObject, records: Sequence[StoredRecord], index: int, begin: int, size: int
-) -> Iterator[Piece]:
-    """Whole payloads from a position on. Sums are left out in a tensor whose first bytes are."""
-    for at in range(index, len(records)):
-        payload = stored.payload(records[at])
-        running = Running()
-        for offset in range(begin, len(payload), size):
-            data = payload[offset : offset + size]
-            if not begin:
-                running.update(data)
-            yield Piece(at, offset, None if begin else running.intdigest(), data)
-        begin = 0
-
-
-def _fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> bytes:
-    parts: list[Buffer] = [_object_field(1, stored.info)]
-    room = MAX_MESSAGE_BYTES - INLINE_BYTES - (64 << 10) - len(parts[0])
-    for record in records:
-        head = record_parts(2, record.block, record.header)
-        room -= len(head[0])
-        if room < 0:
-            raise Refusal("HEADERS_TOO_LARGE", "the headers alone do not fit one message: use Get or Stat")
-        parts += head
-    chunks: list[Buffer] = []
-    left, complete = INLINE_BYTES, True
-    for index, record in enumerate(records):
-        payload = stored.payload(record)
-        data = payload[:left]
-        if data and room >= 64:
-            head = chunk_parts(Piece(index, 0, xxh3(data), data))
-            room -= len(head[0])
-            left -= len(data)
-            chunks += head
-        if len(data) < len(payload) or room < 64:
-            complete = False
-            break
-    return b"".join([*parts, pb.FetchResponse(complete=complete).SerializeToString(), *chunks])
-
-
-def _get_messages(
-    stored: StoredObject, records: Sequence[StoredRecord], request: pb.GetRequest, size: int
-) -> Iterator[bytes]:
-    """The messages of a Get, each within the limit."""
-    index, begin = request.start_tensor_index, request.start_offset
-    if request.selections:
-        if len(records) != 1 or index or begin:
-            raise DecodeError("selections are for one tensor, from its start", field="selections")
-        header, source = part(records[0].header, stored.payload(records[0]), request.selections)
-        headers_out = [(records[0].block, header)]
-        chunks = pieces(source, 0, size, Running())
-    else:
-        if index > len(records) or begin > (records[index].header.payload_bytes if index < len(records) else 0):
-            raise Refusal("OUT_OF_RANGE", f"tensor {index} has no byte {begin}")
-        headers_out = [(record.block, record.header) for record in records]
-        chunks = _stored_pieces(stored, records, index, begin, size)
-    parts: list[Buffer] = [
-        _object_field(1, stored.info),
-        pb.GetResponse(record_count=len(records)).SerializeToString(),
-    ]
-    used = len(parts[0]) + len(parts[1])
-    for block, header in headers_out:
-        head = record_parts(3, block, header)
-        if used + len(head[0]) > MAX_MESSAGE_BYTES:
-            yield b"".join(parts)
-            parts, used = [], 0
-        parts += head
-        used += len(head[0])
-    for chunk in chunks:
-        head = chunk_parts(chunk)
-        if used + len(head[0]) + len(chunk.data) > MAX_MESSAGE_BYTES:
-            yield b"".join(parts)
-            parts = []
-        yield b"".join([*parts, *head])
-        parts, used = [], 0
-    if parts:
-        yield b"".join(parts)
-
-
-def _stat_response(stored: StoredObject, request: pb.StatRequest) -> bytes:
-    first = request.first_record
-    last = len(stored.records)
-    if request.max_record_count:
-        last = min(last, first + request.max_record_count)
-    parts: list[Buffer] = [_object_field(1, stored.info)]
-    room = _PAGE_BYTES - len(parts[0])
-    for at in range(first, last):
-        record = stored.records[at]
-        head = record_parts(2, record.block, record.header)
-        room -= len(head[0])
-        if room < 0 and at > first:
-            last = at
-            break
-        parts += head
-    following = last if first < last < len(stored.records) else 0
-    return b"".join([*parts, pb.StatResponse(next_record=following).SerializeToString()])

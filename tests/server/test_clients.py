@@ -338,3 +338,9 @@ def test_unix_sockets(tmp_path: Path) -> None:
             client.put("a", X)
             assert np.array_equal(client.get("a").numpy(), X)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["localhost:0", "localhost:99999", "grpcs://localhost:65536/"])
+def test_a_port_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="65535"):
+        connect(address)

@@ -130,7 +130,8 @@ def nothing_left_over(server: ServerProcess, slack_bytes: int = 24 * MIB) -> Ite
     yield
     # The pool of threads that write grows to its size once and stays.
     eventually(lambda: server.thread_count() <= before[0] + 8, 20)
-    eventually(lambda: server.descriptor_count() <= before[1], 20)
+    # Some versions of gRPC open one more for their second connection and keep it.
+    eventually(lambda: server.descriptor_count() <= before[1] + 1, 20)
     eventually(lambda: server.private_bytes() <= before[2] + slack_bytes, 20)
 
 

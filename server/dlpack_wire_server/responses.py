@@ -1,0 +1,157 @@
+"""The messages that hand out stored objects, each within the limit of one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dlpack_wire.checksum import Running, xxh3
+from dlpack_wire.chunks import (
+    INLINE_BYTES,
+    MAX_MESSAGE_BYTES,
+    Piece,
+    chunk_parts,
+    pieces,
+    record_parts,
+)
+from dlpack_wire.errors import DecodeError
+from dlpack_wire.v1 import tensor_service_pb2 as pb
+from dlpack_wire.wire import Buffer, length_delimited
+
+from .slices import part
+from .status import Refusal
+from .store import ObjectInfo, StoredObject, StoredRecord
+
+PAGE_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
+"""Most bytes of a page, its last entry apart."""
+
+
+def object_field(number: int, info: ObjectInfo) -> bytes:
+    """An `ObjectInfo` as the field of that number."""
+    message = pb.ObjectInfo(
+        name=info.name,
+        generation=info.generation,
+        tensor_count=info.tensor_count,
+        payload_bytes=info.payload_bytes,
+        created_time_ns=info.created_time_ns,
+    )
+    return length_delimited(number, message.SerializeToString() + info.metadata)
+
+
+def select(stored: StoredObject, names: Sequence[str]) -> Sequence[StoredRecord]:
+    """The tensors asked for, in that order; all of them if none is named."""
+    if not names:
+        return stored.records
+    try:
+        return [stored.by_name[name] for name in names]
+    except KeyError as error:
+        text = f"{stored.info.name!r} has no tensor {error.args[0]!r} among its {stored.info.tensor_count}"
+        raise Refusal("TENSOR_NOT_FOUND", text) from None
+
+
+def _stored_pieces(
+    stored: StoredObject, records: Sequence[StoredRecord], index: int, begin: int, size: int
+) -> Iterator[Piece]:
+    """Whole payloads from a position on. Sums are left out in a tensor whose first bytes are."""
+    for at in range(index, len(records)):
+        payload = stored.payload(records[at])
+        running = Running()
+        for offset in range(begin, len(payload), size):
+            data = payload[offset : offset + size]
+            if not begin:
+                running.update(data)
+            yield Piece(at, offset, None if begin else running.intdigest(), data)
+        begin = 0
+
+
+def fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> bytes:
+    """The message of a Fetch: all headers, and as many payload bytes as may travel in one message.
+
+    Raises:
+        Refusal: HEADERS_TOO_LARGE.
+    """
+    parts: list[Buffer] = [object_field(1, stored.info)]
+    room = MAX_MESSAGE_BYTES - INLINE_BYTES - (64 << 10) - len(parts[0])
+    for record in records:
+        head = record_parts(2, record.block, record.header)
+        room -= len(head[0])
+        if room < 0:
+            raise Refusal("HEADERS_TOO_LARGE", "the headers alone do not fit one message: use Get or Stat")
+        parts += head
+    chunks: list[Buffer] = []
+    left, complete = INLINE_BYTES, True
+    for index, record in enumerate(records):
+        payload = stored.payload(record)
+        data = payload[:left]
+        if data and room >= 64:
+            head = chunk_parts(Piece(index, 0, xxh3(data), data))
+            room -= len(head[0])
+            left -= len(data)
+            chunks += head
+        if len(data) < len(payload) or room < 64:
+            complete = False
+            break
+    return b"".join([*parts, pb.FetchResponse(complete=complete).SerializeToString(), *chunks])
+
+
+def get_messages(
+    stored: StoredObject, records: Sequence[StoredRecord], request: pb.GetRequest, size: int
+) -> Iterator[bytes]:
+    """The messages of a Get.
+
+    Raises:
+        DecodeError: Selections do not go with the rest of the request.
+        Refusal: OUT_OF_RANGE, or INVALID_REQUEST for selections that the tensor has no place for.
+    """
+    index, begin = request.start_tensor_index, request.start_offset
+    if request.selections:
+        if len(records) != 1 or index or begin:
+            raise DecodeError("selections are for one tensor, from its start", field="selections")
+        header, source = part(records[0].header, stored.payload(records[0]), request.selections)
+        headers_out = [(records[0].block, header)]
+        chunks = pieces(source, 0, size, Running())
+    else:
+        if index > len(records) or begin > (records[index].header.payload_bytes if index < len(records) else 0):
+            raise Refusal("OUT_OF_RANGE", f"tensor {index} has no byte {begin}")
+        headers_out = [(record.block, record.header) for record in records]
+        chunks = _stored_pieces(stored, records, index, begin, size)
+    parts: list[Buffer] = [
+        object_field(1, stored.info),
+        pb.GetResponse(record_count=len(records)).SerializeToString(),
+    ]
+    used = len(parts[0]) + len(parts[1])
+    for block, header in headers_out:
+        head = record_parts(3, block, header)
+        if used + len(head[0]) > MAX_MESSAGE_BYTES:
+            yield b"".join(parts)
+            parts, used = [], 0
+        parts += head
+        used += len(head[0])
+    for chunk in chunks:
+        head = chunk_parts(chunk)
+        if used + len(head[0]) + len(chunk.data) > MAX_MESSAGE_BYTES:
+            yield b"".join(parts)
+            parts = []
+        yield b"".join([*parts, *head])
+        parts, used = [], 0
+    if parts:
+        yield b"".join(parts)
+
+
+def stat_response(stored: StoredObject, request: pb.StatRequest) -> bytes:
+    """The message of a Stat: a page of headers."""
+    first = request.first_record
+    last = len(stored.records)
+    if request.max_record_count:
+        last = min(last, first + request.max_record_count)
+    parts: list[Buffer] = [object_field(1, stored.info)]
+    room = PAGE_BYTES - len(parts[0])
+    for at in range(first, last):
+        record = stored.records[at]
+        head = record_parts(2, record.block, record.header)
+        room -= len(head[0])
+        if room < 0 and at > first:
+            last = at
+            break
+        parts += head
+    following = last if first < last < len(stored.records) else 0
+    return b"".join([*parts, pb.StatResponse(next_record=following).SerializeToString()])
