@@ -40,7 +40,7 @@ ORDER = (
 LEVEL = {module: level for level, modules in enumerate(ORDER) for module in modules}
 
 MODULES = sorted(path for path in PACKAGE.glob("*.py") if path.stem != "__init__")
-EVERYTHING = sorted({*MODULES, PACKAGE / "__init__.py", *SERVER.glob("*.py")})
+EVERYTHING = sorted({*MODULES, PACKAGE / "__init__.py", *PACKAGE.glob("formats/*.py"), *SERVER.glob("*.py")})
 
 GRPC = {"grpc", "grpc_health", "grpc_reflection", "grpc_status"}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "cupy", "onnx", "safetensors", "pyarrow", "pandas"}

@@ -18,6 +18,8 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from dlpack_wire._abi import trim_heap
+
 from .auth import Authorizer, credentials_of
 from .directory import DirectoryStore
 from .listen import UNIX, AddressError, check_free, claim_unix, is_private, split
@@ -41,6 +43,10 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
 ]
 
 _log = logging.getLogger(__name__)
+
+
+_TRIM_S = 5.0
+"""How often free memory is given back to the system."""
 
 
 class StartError(Exception):
@@ -96,7 +102,10 @@ class Server:
             raise
         for name in ("", SERVICE.full_name):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._expiry = asyncio.create_task(self._expire(options.upload_retention_s))
+        self._chores = [
+            asyncio.create_task(self._expire(options.upload_retention_s)),
+            asyncio.create_task(self._trim()),
+        ]
 
     def _open_metrics(self, store: Store) -> Metrics:
         metrics = Metrics()
@@ -153,9 +162,15 @@ class Server:
             await asyncio.sleep(min(max(retention_s / 4, 0.05), 10))
             self._uploads.expire()
 
+    async def _trim(self) -> None:
+        while True:
+            await asyncio.sleep(_TRIM_S)
+            await asyncio.to_thread(trim_heap)
+
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, let those that are running go on for a while, then end."""
-        self._expiry.cancel()
+        for chore in self._chores:
+            chore.cancel()
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
         self._ending.close()

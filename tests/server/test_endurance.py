@@ -243,8 +243,7 @@ def test_a_crowd(rounds: Rounds) -> None:
             except BaseException as error:
                 failures.append(error)
 
-        # The C library keeps what a crowd's buffers took, and gives it out again; a multiple of it would be a leak.
-        with nothing_left_over(server, (64 + ready.parties) * MIB):
+        with nothing_left_over(server, 64 * MIB):
             visitors = [threading.Thread(target=visit, args=(i,)) for i in range(ready.parties)]
             for visitor in visitors:
                 visitor.start()
