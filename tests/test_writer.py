@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -283,18 +283,26 @@ def test_an_interrupted_write_leaves_nothing_behind_the_end(path: Path, monkeypa
 
 
 @pytest.mark.parametrize("mode", ["w", "a"])
-def test_a_forked_child_leaves_its_parents_file_alone(path: Path, mode: Literal["w", "a"]) -> None:
-    with dw.open(path, mode) as f:
-        f["x"] = np.arange(3)
-        if mode == "a":
-            f.flush()
-        child = os.fork()
-        if child == 0:
-            f.abort()
-            f.close()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        f["y"] = np.arange(4)
+def test_a_forked_child_leaves_its_parents_file_alone(path: Path, mode: str) -> None:
+    run_python(
+        f"""
+        import os
+        import numpy as np
+        import dlpack_wire as dw
+
+        with dw.open({str(path)!r}, {mode!r}) as f:
+            f["x"] = np.arange(3)
+            if {mode!r} == "a":
+                f.flush()
+            child = os.fork()
+            if child == 0:
+                f.abort()
+                f.close()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            f["y"] = np.arange(4)
+        """
+    )
     dw.verify(path)
     assert dw.load_dict(path).keys() >= {"x", "y"}
 
