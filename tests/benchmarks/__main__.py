@@ -6,6 +6,10 @@ import argparse
 import importlib
 import json
 import sys
+from pathlib import Path
+
+# The tests' own helpers are imported by their plain names, as pytest does it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 AREAS = ("codec", "file", "service", "flight", "log")
 
