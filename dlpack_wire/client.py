@@ -127,7 +127,7 @@ class Client(Connection):
 
         Args:
             name: The object's name.
-            out: A writable array of the same type and shape, of numpy or one that numpy can view, to receive into and
+            out: A writable array of numpy or tensor of torch, of the same type and shape, to receive into and
                 to return. After an error its contents are undefined.
             tensors: Only these tensors of the object; a dict is returned.
             index: Only this part of the one tensor asked for, selected by the server: integers, slices, `...` and

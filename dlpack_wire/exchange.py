@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .capsule import borrow
+from .capsule import Borrowed, borrow_writable
 from .chunks import MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, parse
 from .download import Download
-from .errors import RemoteError
+from .errors import RemoteError, UnsupportedTensorError
 from .header import Header
 from .metadata import Metadata, Value, decode_value, encode_map, encode_name
 from .upload import Outgoing, Progress, Upload
@@ -250,7 +250,7 @@ class Exchange:
         request = pb.GetRequest(name=name, tensors=dict.fromkeys(tensors), generation=generation)
         axes = (yield from self._select(request, index)) if index is not None else None
         with ExitStack() as held:
-            taken = held.enter_context(borrow(_writable(out))) if out is not None else None
+            taken = held.enter_context(_memory_of(out)) if out is not None else None
             fetch = generation is None and index is None
             restarts = 0
             while True:
@@ -358,14 +358,12 @@ def _object_info(message: pb.ObjectInfo, found: dict[str, Header]) -> ObjectInfo
     )
 
 
-def _writable(out: Any) -> np.ndarray[Any, Any]:
-    """A tensor's own memory as an array; borrowing alone would make it read-only."""
-    if isinstance(out, np.ndarray):
-        return out
+def _memory_of(out: Any) -> Borrowed:
+    """The memory of a tensor that is to be received into."""
     try:
-        return np.from_dlpack(out)
-    except (AttributeError, BufferError, RuntimeError, TypeError) as error:
-        raise ValueError(f"out= must be an array that numpy can view, not {type(out).__name__}: {error}") from error
+        return borrow_writable(out)
+    except UnsupportedTensorError as error:
+        raise ValueError(f"out= must be memory that may be written into: {error}") from error
 
 
 def _spelled_out(keys: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:

@@ -180,8 +180,20 @@ def test_received_into_torch(client: Client, name: str) -> None:
     client.get(name, out=out)
     assert torch.equal(out, x)
     assert torch.equal(torch.from_dlpack(client.get(name)), x)
-    with pytest.raises(ValueError, match="numpy can view"):
+    with pytest.raises(ValueError, match="float32"):
         client.get(name, out=x.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "bool", "complex64"])
+def test_received_into_torch_of_types_that_numpy_lacks_too(client: Client, name: str, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = (torch.arange(300_000) % 2).to(getattr(torch, dtype)).reshape(300, 1000)
+    client.put(name, x)
+    out = torch.zeros_like(x)
+    assert client.get(name, out=out) is out
+    assert torch.equal(out.view(torch.uint8), x.view(torch.uint8))
+    with pytest.raises(ValueError, match="written into"):
+        client.get(name, out=torch.zeros(3, dtype=torch.complex64).conj())
 
 
 def test_generations(client: Client, name: str) -> None:
