@@ -216,7 +216,10 @@ def _ls(options: argparse.Namespace) -> int:
             return OK
         objects = list(client.list())
     if options.json:
-        print_json([{**o._asdict(), "metadata": json_metadata(o.metadata)} for o in objects])
+        listed = [{**o._asdict(), "metadata": json_metadata(o.metadata)} for o in objects]
+        for facts in listed:
+            del facts["headers"]  # a list has none
+        print_json(listed)
     else:
         print_table(
             ("name", "tensors", "bytes", "generation", "put"),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 import grpc
 
-from .connection import FAREWELL_S, SERVICE, Clock, Connection, Tls, remote_error
+from .connection import FAREWELL_S, SERVICE, Clock, Connection, Tls
 from .errors import RemoteError
 from .exchange import Farewell, Next, ObjectInfo, Open, Pause, Script, SendAll, ServerInfo, Unary
 from .metadata import Metadata
@@ -173,6 +173,7 @@ class Client(Connection):
         """End the connection. Tensors stay usable."""
         if self._process != os.getpid():
             return  # the parent's connection; the library would wait here for threads that a child does not have
+        self._closed = True
         for farewell in self._farewells:
             with contextlib.suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
                 farewell.exception(timeout=FAREWELL_S)
@@ -211,7 +212,7 @@ class Drive:
             client: Whose connection to use.
             cancellable: Whether another thread may call `cancel`; small calls then take longer.
         """
-        client.check_process()
+        client.check_usable()
         self._client = client
         self._clock = Clock(client.timeout)
         self._cancellable = cancellable
@@ -265,7 +266,7 @@ class Drive:
         except grpc.FutureCancelledError:
             raise RemoteError("cancelled", code="CANCELLED") from None
         except grpc.RpcError as error:
-            raise remote_error(error) from None
+            raise self._client.error(error) from None
 
     def _begin(self, kind: str, method: str, request: Any) -> None:
         """Start a call in place of the one before it."""

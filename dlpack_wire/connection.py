@@ -73,11 +73,25 @@ class Connection:
         self.timeout = timeout
         self.exchange = Exchange()
         self._process = _claim_process()
+        self._closed = False
 
-    def check_process(self) -> None:
-        """Refuse to work in a child process of the one that this was made in."""
+    def check_usable(self) -> None:
+        """Refuse to work after `close`, and in a child process of the one that this was made in."""
         if self._process != os.getpid():
             raise RuntimeError("this client was made before a fork: make a new one in the child process")
+        if self._closed:
+            raise ValueError("this client is closed")
+
+    def error(self, error: Any) -> RemoteError:
+        """What this package raises for an error of gRPC's."""
+        code = error.code().name
+        reason = next((value for key, value in error.trailing_metadata() or () if key == _REASON_KEY), "")
+        text = error.details() or code
+        if code == "UNAVAILABLE" and not reason:  # gRPC's own: there was no server to say anything
+            text = f"{self.address}: {text}"
+            if "failed to connect" in text:
+                text += " (is a server running there? `dlpack-wire serve` starts one)"
+        return (NotFoundError if code == "NOT_FOUND" else RemoteError)(text, code=code, reason=reason)
 
 
 class Clock:
@@ -103,14 +117,6 @@ class Clock:
         """A time to wait, not beyond the deadline."""
         left = self.left()
         return seconds if left is None else min(seconds, left)
-
-
-def remote_error(error: Any) -> RemoteError:
-    """What this package raises for an error of gRPC's."""
-    code = error.code().name
-    reason = next((value for key, value in error.trailing_metadata() or () if key == _REASON_KEY), "")
-    text = error.details() or code
-    return (NotFoundError if code == "NOT_FOUND" else RemoteError)(text, code=code, reason=reason)
 
 
 def _target(address: str) -> tuple[str, bool]:

@@ -246,6 +246,8 @@ class Exchange:
     ) -> Script[Any]:
         """Get what was put, or parts of it."""
         encode_name(name)
+        if isinstance(tensors, str):
+            raise TypeError(f"tensors= takes a list of names: [{tensors!r}]")
         yield from self._known_info()
         request = pb.GetRequest(name=name, tensors=dict.fromkeys(tensors), generation=generation)
         axes = (yield from self._select(request, index)) if index is not None else None

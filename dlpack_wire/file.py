@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
@@ -188,7 +190,10 @@ def open(
 def _local_bytes(where: str, mmap: bool) -> Bytes:
     fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size = os.fstat(fd).st_size
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), where)
+        size = status.st_size
         if size == 0:
             check_magic(b"", 0)  # an empty file cannot be mapped
         return MappedBytes(fd, size) if mmap else PositionedBytes(fd, size, owner=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -119,6 +120,9 @@ class Tensor:
         if not self._header.shape:
             raise TypeError("a 0-d tensor has no length")
         return self._header.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(self.__getitem__, range(len(self)))
 
     # --- out ----------------------------------------------------------------------------------------------------------
 

@@ -226,6 +226,7 @@ def test_put_ls_get_rm(capsys: pytest.CaptureFixture[str], address: str, file: P
     assert line.split()[0] == SHOWN
     assert line.split()[3] == str(generation)
     [listed] = json.loads(run(capsys, "ls", address, "--json"))
+    assert "headers" not in listed
     assert (listed["name"], listed["generation"], listed["metadata"]["b"]) == (EVIL, generation, "01ff")
     assert "column-major" in run(capsys, "ls", address, EVIL)
     back = tmp_path / "back.dlpw"

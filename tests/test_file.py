@@ -371,6 +371,9 @@ def test_a_missing_file_is_the_usual_error(tmp_path: Path) -> None:
         dw.save(tmp_path / "missing" / "t", np.arange(3))
     with pytest.raises(IsADirectoryError):
         dw.save(tmp_path, np.arange(3))
+    for mmap in (True, False):
+        with pytest.raises(IsADirectoryError, match=tmp_path.name):
+            dw.open(tmp_path, mmap=mmap)
 
 
 def test_what_was_saved_can_be_loaded_without_verifying(tmp_path: Path) -> None:

@@ -41,11 +41,14 @@ def test_facts_are_those_of_the_array(a: np.ndarray[Any, Any]) -> None:
     assert len(t.strides) == a.ndim
     if a.ndim:
         assert len(t) == len(a)
+        assert [part.shape for part in t] == [part.shape for part in a]
 
 
 def test_a_0_d_tensor_has_no_length() -> None:
     with pytest.raises(TypeError):
         len(tensor(np.float32(1)))
+    with pytest.raises(TypeError):
+        list(tensor(np.float32(1)))
 
 
 def test_flags_are_those_of_this_memory_now() -> None:

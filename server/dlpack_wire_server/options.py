@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,17 @@ from typing import Any, NamedTuple
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
 ENVIRONMENT_PREFIX = "DLPACK_WIRE_"
+
+
+_EPILOG = f"""\
+Each flag has an environment variable: --grace-s is {ENVIRONMENT_PREFIX}GRACE_S.
+
+The token file names who may read and write which names, by prefix; an empty
+prefix stands for every name. In place of "token", "sha256" may hold its hash in
+hex. The file is read again when it changes.
+  {{"tokens": [{{"name": "robot", "token": "at least 16 characters",
+               "read": ["cam/"], "write": ["cam/"]}}]}}
+"""
 
 
 class Options(NamedTuple):
@@ -67,9 +79,9 @@ def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = 
     add("max-store-bytes", size, "most bytes of all objects, such as 8GiB [half of the memory; no limit with --dir]")
     add("max-object-bytes", size, "most payload bytes of one object [what the store has room for]")
     add("max-unfinished-bytes", size, "most bytes of one caller's unfinished uploads [what the store has room for]")
-    add("upload-retention-s", float, "how long an interrupted upload can be resumed [600]")
-    add("grace-s", float, "how long calls may go on after SIGTERM [10]")
-    add("token-file", str, "JSON file of bearer tokens and what they allow [everybody may do everything]")
+    add("upload-retention-s", seconds, "how long an interrupted upload can be resumed [600]")
+    add("grace-s", seconds, "how long calls may go on after SIGTERM [10]")
+    add("token-file", str, "JSON file of bearer tokens and what they allow, see below [everybody may do everything]")
     add("tls-cert", str, "PEM file of the certificate chain")
     add("tls-key", str, "PEM file of the private key")
     add("tls-client-ca", str, "let in only clients with a certificate of these authorities, a PEM file")
@@ -97,7 +109,12 @@ def from_flags(namespace: argparse.Namespace) -> Options:
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
     """The options out of a command line."""
-    parser = argparse.ArgumentParser("dlpack_wire_server", description="Serve tensors over gRPC.")
+    parser = argparse.ArgumentParser(
+        "dlpack-wire serve",
+        description="Serve tensors over gRPC.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_flags(parser)
     return from_flags(parser.parse_args(arguments))
 
@@ -113,6 +130,17 @@ _UNITS = {
     "gi": 1 << 30,
     "ti": 1 << 40,
 }
+
+
+def seconds(text: str) -> float:
+    """A time that is not negative."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return value
 
 
 def size(text: str) -> int:

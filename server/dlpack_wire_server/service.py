@@ -218,7 +218,7 @@ class TensorService:
             payload_bytes = sum(len(record.payload) for record in records)
             if payload_bytes > INLINE_BYTES:
                 raise Refusal("INVALID_REQUEST", f"{payload_bytes} payload bytes; over {INLINE_BYTES} use Put")
-            upload = self._begin(caller, request, key, sums_required=False)
+            upload = self._begin(caller, request, payload_bytes, key, sums_required=False)
             upload.arrival.begin(len(records))
             for record in records:
                 headers.check_payload_size(record.header, len(record.payload))
@@ -311,13 +311,18 @@ class TensorService:
         start = request.start
         if start.record_count > self._limits.tensor_count:
             raise Refusal("OBJECT_TOO_LARGE", f"{start.record_count} tensors; at most {self._limits.tensor_count}")
-        upload = self._begin(caller, start, key, sums_required=True)
+        upload = self._begin(caller, start, start.payload_bytes, key, sums_required=True)
         upload.arrival.begin(start.record_count, start.payload_bytes)
         self._uploads.add(upload)
         return upload
 
     def _begin(
-        self, caller: Caller, start: pb.PutStart | pb.StoreRequest, key: bytes | None, sums_required: bool
+        self,
+        caller: Caller,
+        start: pb.PutStart | pb.StoreRequest,
+        payload_bytes: int,
+        key: bytes | None,
+        sums_required: bool,
     ) -> Upload:
         encode_name(start.name)
         caller.require_write(start.name)
@@ -329,8 +334,9 @@ class TensorService:
         metadata = {name: decode_value(name, value) for name, value in start.metadata.items()}
         serialized = encode_map(6, metadata, MAX_METADATA_BYTES), encode_map(2, metadata, MAX_METADATA_BYTES)
         limit = self._limits.object_bytes
-        if isinstance(start, pb.PutStart) and limit and start.payload_bytes > limit:
-            raise Refusal("OBJECT_TOO_LARGE", f"{start.payload_bytes} payload bytes; at most {limit} are allowed")
+        if limit and payload_bytes > limit:
+            text = f"{payload_bytes} payload bytes; at most {limit} (--max-object-bytes) are allowed"
+            raise Refusal("OBJECT_TOO_LARGE", text)
         return Upload(key, caller.owner, start.name, if_generation, serialized, Arrival(sums_required))
 
     def _resume(self, caller: Caller, key: bytes | None) -> Upload:

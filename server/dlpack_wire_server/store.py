@@ -218,7 +218,9 @@ class Space:
         """Take bytes, or refuse: nothing stored is ever dropped to make room."""
         with self._lock:
             if self.used + size > self.limit:
-                raise Refusal("STORE_FULL", f"{size} bytes do not fit: {self.used} of {self.limit} are in use")
+                raise Refusal(
+                    "STORE_FULL", f"{size} bytes do not fit: {self.used} of {self.limit} (--max-store-bytes) are used"
+                )
             self.used += size
 
     def release(self, size: int) -> None:

@@ -101,7 +101,8 @@ class Uploads:
         total = size + sum(draft.image.size for draft in drafts if draft is not None)
         if total > self._max_bytes:
             raise Refusal(
-                "STORE_FULL", f"unfinished uploads would take {total} bytes; at most {self._max_bytes} are allowed"
+                "STORE_FULL",
+                f"unfinished uploads would take {total} bytes; {self._max_bytes} (--max-unfinished-bytes) are allowed",
             )
 
     def resume(self, key: bytes) -> Upload:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from dlpack_wire_server.app import StartError, serve
 from dlpack_wire_server.listen import AddressError, check_free, claim_unix, is_private, split
-from dlpack_wire_server.options import Options, add_flags, from_flags, parse, size
+from dlpack_wire_server.options import Options, add_flags, from_flags, parse, seconds, size
 from server_process import ServerProcess, eventually, running
 
 import dlpack_wire as dw
@@ -147,6 +147,9 @@ def test_sizes_that_are_none() -> None:
     for text in ("", "x", "-1", "1 XB", "1e9"):
         with pytest.raises(Exception, match="no size"):
             size(text)
+    for text in ("", "x", "-1", "nan", "inf"):
+        with pytest.raises(Exception, match="no number of seconds"):
+            seconds(text)
 
 
 def test_configurations_that_make_no_sense(tmp_path: Path) -> None:

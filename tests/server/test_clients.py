@@ -47,7 +47,25 @@ def test_nobody_listens() -> None:
     with connect(f"127.0.0.1:{port}") as client, pytest.raises(dw.RemoteError) as caught:
         client.get("a")
     assert caught.value.code == "UNAVAILABLE"
+    assert str(caught.value).startswith(f"127.0.0.1:{port}: ")
+    assert "`dlpack-wire serve`" in str(caught.value)
     assert time.monotonic() - begin < 5
+
+
+def test_a_closed_client_says_so(server: ServerProcess) -> None:
+    client = connect(server.address, timeout=20)
+    client.server_info()
+    client.close()
+    client.close()
+    with pytest.raises(ValueError, match="this client is closed"):
+        client.get("a")
+
+
+def test_one_name_is_not_a_list_of_names(client: Client, name: str) -> None:
+    client.put(name, {"bias": X[:3], "b": X[:4]})
+    with pytest.raises(TypeError, match=r"\['bias'\]"):
+        client.get(name, tensors="bias")
+    assert list(client.get(name, tensors=["bias"])) == ["bias"]
 
 
 # --- lost connections -------------------------------------------------------------------------------------------------

@@ -314,3 +314,8 @@ def test_objects_over_the_limit_are_refused_at_once() -> None:
         with pytest.raises(dw.RemoteError, match="at most 2097152") as caught:
             client.put("b", np.zeros(2 * MIB + 1, np.uint8))
         assert caught.value.reason == "OBJECT_TOO_LARGE"
+    with running("--max-object-bytes", "1000") as server, connect(server.address, timeout=30) as client:
+        client.put("a", np.zeros(1000, np.uint8))
+        with pytest.raises(dw.RemoteError, match="1001 payload bytes; at most 1000") as caught:
+            client.put("b", np.zeros(1001, np.uint8))
+        assert caught.value.reason == "OBJECT_TOO_LARGE"
