@@ -218,9 +218,8 @@ class Space:
         """Take bytes, or refuse: nothing stored is ever dropped to make room."""
         with self._lock:
             if self.used + size > self.limit:
-                raise Refusal(
-                    "STORE_FULL", f"{size} bytes do not fit: {self.used} of {self.limit} (--max-store-bytes) are used"
-                )
+                held = f"{self.used} of {self.limit} (--max-store-bytes) are in use"
+                raise Refusal("STORE_FULL", f"{size} bytes do not fit: {held}")
             self.used += size
 
     def release(self, size: int) -> None:
