@@ -7,8 +7,11 @@ upload keeps the server's own status, which `grpc.aio` may replace by one of a f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -16,6 +19,7 @@ from .client import Client, Drive
 from .connection import Tls
 from .exchange import ObjectInfo, Script, ServerInfo
 from .metadata import Metadata
+from .topics import Frame, Policy, Publisher, Subscription
 from .upload import Progress
 
 _T = TypeVar("_T")
@@ -91,6 +95,32 @@ class AsyncClient:
         """As `Client.server_info`."""
         return await self._run(self._client.exchange.server_info())
 
+    def publisher(self, topic: str) -> AsyncPublisher:
+        """As `Client.publisher`, with a `send` to be awaited."""
+        return AsyncPublisher(self._client.publisher(topic), self._threads)
+
+    async def subscribe(
+        self,
+        patterns: str | Sequence[str],
+        *,
+        policy: Policy = "latest",
+        queue_frame_count: int = 0,
+        queue_bytes: int = 0,
+        skip_retained: bool = False,
+    ) -> AsyncSubscription:
+        """As `Client.subscribe`: `async for frame in await client.subscribe("cam/*")`."""
+        subscription = await _in_thread(
+            self._threads,
+            lambda: self._client.subscribe(
+                patterns,
+                policy=policy,
+                queue_frame_count=queue_frame_count,
+                queue_bytes=queue_bytes,
+                skip_retained=skip_retained,
+            ),
+        )
+        return AsyncSubscription(subscription)
+
     async def close(self) -> None:
         """End the connection. Tensors stay usable."""
         await asyncio.to_thread(self._client.close)
@@ -115,3 +145,142 @@ class AsyncClient:
             if not future.cancelled():
                 future.exception()  # asked for, so that asyncio does not report it as forgotten
             raise
+
+
+class AsyncPublisher:
+    """As `Publisher`, for asyncio.
+
+    Attributes:
+        topic: The topic.
+    """
+
+    def __init__(self, publisher: Publisher, threads: ThreadPoolExecutor) -> None:
+        self.topic = publisher.topic
+        self._publisher = publisher
+        self._threads = threads
+
+    @property
+    def subscriber_count(self) -> int:
+        """How many will get the frame that was sent last."""
+        return self._publisher.subscriber_count
+
+    async def send(self, x: Any, *, metadata: Metadata | None = None, time_ns: int | None = None) -> int:
+        """As `Publisher.send`. Cancelled, it still sends the frame."""
+        sending = asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: self._publisher.send(x, metadata=metadata, time_ns=time_ns)
+        )
+        sending.add_done_callback(_forgive)
+        return await asyncio.shield(sending)
+
+    async def close(self) -> None:
+        """As `Publisher.close`."""
+        await asyncio.to_thread(self._publisher.close)
+
+    async def __aenter__(self) -> AsyncPublisher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncSubscription:
+    """As `Subscription`, for asyncio. A wait for a frame may be cancelled: the next one gets the same frame."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._closed = False
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Future[Frame | None] | None = None
+        self._wanted: SimpleQueue[asyncio.Future[Frame | None] | None] = SimpleQueue()
+        # A thread of its own that the interpreter does not wait for, since it may wait for a frame that never comes.
+        self._thread = threading.Thread(target=_serve, args=(subscription, self._wanted), daemon=True)
+        self._thread.start()
+
+    @property
+    def instance_id(self) -> str:
+        """As `Subscription.instance_id`."""
+        return self._subscription.instance_id
+
+    def __aiter__(self) -> AsyncSubscription:
+        return self
+
+    async def __anext__(self) -> Frame:
+        """As `Subscription.__next__`."""
+        async with self._turn:
+            if self._closed:
+                raise StopAsyncIteration
+            if self._next is None:
+                self._next = asyncio.get_running_loop().create_future()
+                self._next.add_done_callback(_forgive)
+                self._wanted.put(self._next)
+            try:
+                frame = await asyncio.shield(self._next)
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
+                self._next = None
+                raise
+            if frame is None:
+                raise StopAsyncIteration  # and again, if it is asked again
+            self._next = None
+            return frame
+
+    async def close(self) -> None:
+        """As `Subscription.close`."""
+        self._end()
+        await asyncio.to_thread(self._thread.join)
+
+    def _end(self) -> None:
+        self._closed = True
+        self._subscription.close()
+        self._wanted.put(None)
+
+    def __del__(self) -> None:
+        self._end()
+
+    async def __aenter__(self) -> AsyncSubscription:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _serve(subscription: Subscription, wanted: SimpleQueue[asyncio.Future[Frame | None] | None]) -> None:
+    """Get one frame for each future, until there is a None."""
+    while (future := wanted.get()) is not None:
+        _serve_one(subscription, future)
+        del future  # not kept while waiting for the next one
+
+
+def _serve_one(subscription: Subscription, future: asyncio.Future[Frame | None]) -> None:
+    frame: Frame | None = None
+    error: BaseException | None = None
+    try:
+        frame = next(subscription, None)
+    except BaseException as caught:
+        error = caught
+    with suppress(RuntimeError):  # the loop has ended meanwhile
+        future.get_loop().call_soon_threadsafe(_settle, future, frame, error)
+
+
+def _settle(future: asyncio.Future[Frame | None], frame: Frame | None, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(frame)
+
+
+def _forgive(future: asyncio.Future[Any]) -> None:
+    """Ask for the error of a future, so that asyncio does not report it as forgotten."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def _in_thread(threads: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)

@@ -7,7 +7,7 @@ any order, and the class parses the rest. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -109,6 +109,20 @@ def chunk_parts(piece: Piece) -> list[Buffer]:
     return [_CHUNK_TAG + varint(len(head) + size) + head, piece.data]
 
 
+def chunk_messages(parts: list[Buffer], chunks: Iterable[Piece]) -> Iterator[bytes]:
+    """Messages with one chunk each. `parts` go first, in the message of the first chunk if there is room."""
+    used = sum(map(len, parts))
+    for piece in chunks:
+        head = chunk_parts(piece)
+        if parts and used + len(head[0]) + len(piece.data) > MAX_MESSAGE_BYTES:
+            yield b"".join(parts)
+            parts = []
+        yield b"".join([*parts, *head])
+        parts = []
+    if parts:
+        yield b"".join(parts)
+
+
 def sum_until(source: Source, offset: int) -> Running:
     """The running sum of a payload's first bytes."""
     running = Running()
@@ -196,13 +210,13 @@ def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tup
     records_number, chunks_number = _FIELDS.get(kind, _NO_FIELDS)
     records: list[Record] = []
     chunks: list[Piece] = []
-    rest = _Rest(serialized, 0)
+    rest = Rest(serialized, 0)
     end = len(serialized)
-    for number, wire_type, begin, content, after in _walk(serialized, 0, end):
+    for number, wire_type, begin, content, after in walk_fields(serialized, 0, end):
         if wire_type != LEN or not number or number not in (records_number, chunks_number):
             continue
         if number == chunks_number:
-            chunks.append(_read_chunk(serialized, content, after))
+            chunks.append(read_chunk(serialized, content, after))
         elif len(records) < max_records:
             records.append(_read_record(serialized, content, after))
         else:
@@ -211,6 +225,14 @@ def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tup
             )
         rest.leave_out(begin, after)
     return rest.parse(kind, end), records, chunks
+
+
+def is_chunk_alone(serialized: Buffer) -> bool:
+    """Whether a message is nothing but a chunk, which takes no time to parse."""
+    if serialized[:1] != _CHUNK_TAG:
+        return False
+    size, content = read_varint(serialized, 1, len(serialized))
+    return content + size == len(serialized)
 
 
 def only_chunk(chunks: Sequence[Piece]) -> Piece | None:
@@ -224,7 +246,7 @@ def only_chunk(chunks: Sequence[Piece]) -> Piece | None:
     return chunks[0] if chunks else None
 
 
-def _walk(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def walk_fields(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """The fields of a message: number, wire type, and where each begins, has its content, and ends."""
     for _ in range(MAX_FIELDS):
         if pos >= end:
@@ -252,20 +274,27 @@ def _walk(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, i
     raise LimitError(f"more than {MAX_FIELDS} fields", declared=MAX_FIELDS + 1, limit=MAX_FIELDS)
 
 
-class _Rest:
+class Rest:
     """What is left of a message for its class, when some fields are taken out."""
 
     def __init__(self, buffer: Buffer, begin: int) -> None:
+        """The message in `buffer` from `begin` on."""
         self._buffer = buffer
         self._begin = begin
         self._kept: list[Buffer] = []
 
     def leave_out(self, begin: int, end: int) -> None:
+        """Take the bytes [begin, end) out, which lie behind those taken out before."""
         if begin > self._begin:
             self._kept.append(self._buffer[self._begin : begin])
         self._begin = end
 
     def parse(self, kind: type[_M], end: int) -> _M:
+        """The message of what is left until `end`.
+
+        Raises:
+            DecodeError: It is none.
+        """
         self.leave_out(end, end)
         try:
             return kind.FromString(b"".join(self._kept))
@@ -273,11 +302,12 @@ class _Rest:
             raise DecodeError(f"not a {kind.DESCRIPTOR.name}: {error}") from None
 
 
-def _read_chunk(buffer: Buffer, pos: int, end: int) -> Piece:
+def read_chunk(buffer: Buffer, pos: int, end: int) -> Piece:
+    """The serialized `Chunk` in [pos, end)."""
     index = offset = 0
     running_sum: int | None = None
     data_begin = data_end = end
-    for number, wire_type, _, content, after in _walk(buffer, pos, end):
+    for number, wire_type, _, content, after in walk_fields(buffer, pos, end):
         if wire_type == LEN and number == 15:
             data_begin, data_end = content, after
         elif wire_type == FIXED64 and number == 3:
@@ -294,8 +324,8 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
     aliases: list[bytes] = []
     tensors: list[tuple[int, int]] = []
     size = end - pos
-    rest = _Rest(buffer, pos)
-    for number, wire_type, begin, content, after in _walk(buffer, pos, end):
+    rest = Rest(buffer, pos)
+    for number, wire_type, begin, content, after in walk_fields(buffer, pos, end):
         if wire_type != LEN or number not in (1, 2, 15):
             continue
         if number == 15:

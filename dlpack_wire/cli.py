@@ -1,4 +1,4 @@
-"""The command line: `dlpack-wire info|ls|verify|recover|diff|convert|serve|put|get|rm`."""
+"""The command line: `dlpack-wire info|ls|verify|recover|diff|convert|serve|put|get|rm|watch`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .convert import FORMATS, convert
 from .diff import diff
 from .errors import DecodeError, NotFoundError, RemoteError, WireError
 from .header import Header
-from .listing import json_metadata, json_problem, print_json, print_problems, print_tensors, when
+from .listing import json_metadata, json_problem, print_frame, print_json, print_problems, print_tensors, when
 from .terminal import print_facts, print_table, printable, progress
 from .walk import walk
 
@@ -158,6 +158,10 @@ def _parser() -> argparse.ArgumentParser:
     add("put", _put, "Put a tensor file's contents on a server.", address, name, tensor_file)
     add("get", _get, "Get an object from a server into a tensor file.", address, name, ("file", "the file to write"))
     add("rm", _rm, "Remove an object from a server.", address, name)
+    watching = add("watch", _watch, "Show the frames of topics as they come, a line each.", address)
+    watching.add_argument("patterns", metavar="PATTERN", nargs="+", help="a topic, or a prefix and a final *")
+    watching.add_argument("--policy", choices=("latest", "drop_oldest", "reliable"), default="drop_oldest")
+    watching.add_argument("--count", type=int, default=0, metavar="N", help="end after N frames")
     return parser
 
 
@@ -333,6 +337,18 @@ def _rm(options: argparse.Namespace) -> int:
     with _connect(options, options.address) as client:
         generation = client.delete(options.name)
     return _report(options, "removed", generation)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    with (
+        _connect(options, options.address) as client,
+        client.subscribe(options.patterns, policy=options.policy) as frames,
+    ):
+        for count, frame in enumerate(frames, 1):
+            print_frame(frame, options.json)
+            if count == options.count:
+                break
+    return OK
 
 
 def _report(options: argparse.Namespace, done: str, generation: int) -> int:

@@ -16,6 +16,7 @@ from .errors import RemoteError
 from .exchange import Farewell, Next, ObjectInfo, Open, Pause, Script, SendAll, ServerInfo, Unary
 from .metadata import Metadata
 from .tensor import Tensor
+from .topics import Policy, Publisher, Subscription
 from .upload import Progress
 
 __all__ = ["Client", "Tls", "connect"]
@@ -51,10 +52,9 @@ class Client(Connection):
     ) -> None:
         """See `connect`."""
         super().__init__(address, token=token, tls=tls, timeout=timeout)
-        if self._credentials is None:
-            self._channel = grpc.insecure_channel(self._target, self._options)
-        else:
-            self._channel = grpc.secure_channel(self._target, self._credentials, self._options)
+        self._channel = self.channel()
+        self._frames_channel: grpc.Channel | None = None
+        self._making = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
         self._farewells: list[Any] = []
 
@@ -167,17 +167,60 @@ class Client(Connection):
         """Version, limits and identity of the server."""
         return self._run(self.exchange.server_info())
 
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def publisher(self, topic: str) -> Publisher:
+        """What sends frames onto a topic: `with client.publisher("cam/left") as p: p.send(x)`.
+
+        Args:
+            topic: 1 to 4096 bytes of UTF-8 without NUL, not ending in `*`.
+
+        Raises:
+            EncodeError: That is no topic.
+        """
+        return Publisher(self, topic)
+
+    def subscribe(
+        self,
+        patterns: str | Sequence[str],
+        *,
+        policy: Policy = "latest",
+        queue_frame_count: int = 0,
+        queue_bytes: int = 0,
+        skip_retained: bool = False,
+    ) -> Subscription:
+        """Get the frames of topics from now on: `for frame in client.subscribe("cam/*"): frame.tensor`.
+
+        What the server queues for a subscriber that does not keep up is bounded; neither publishers nor other
+        subscribers ever wait for it. `timeout` does not hold for the wait for a frame.
+
+        Args:
+            patterns: A topic, or a prefix of topics and a final `*`; or several of these.
+            policy: When behind: "latest" gets the newest frame of each topic, "drop_oldest" the newest ones that fit
+                the queue, "reliable" all, or an error once they do not fit.
+            queue_frame_count: Most frames queued; 0: the server's default.
+            queue_bytes: Most bytes queued; 0: the server's default.
+            skip_retained: Do not begin with the newest frame that each topic has already.
+
+        Raises:
+            EncodeError: A pattern is none.
+            RemoteError: The server refused, or was not found.
+        """
+        return Subscription(self, patterns, policy, queue_frame_count, queue_bytes, skip_retained)
+
     # --- ending -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End the connection. Tensors stay usable."""
         if self._process != os.getpid():
             return  # the parent's connection; the library would wait here for threads that a child does not have
-        self._closed = True
+        self.closed = True
         for farewell in self._farewells:
             with contextlib.suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
                 farewell.exception(timeout=FAREWELL_S)
         self._channel.close()
+        if self._frames_channel is not None:
+            self._frames_channel.close()
 
     def __enter__(self) -> Client:
         return self
@@ -192,8 +235,16 @@ class Client(Connection):
         """The channel's callable for a method; bytes go in and out."""
         made = self._calls.get((kind, method))
         if made is None:
-            made = self._calls[kind, method] = getattr(self._channel, kind)(f"/{SERVICE}/{method}")
+            channel = self._channel if method != "Subscribe" else self._channel_for_frames()
+            made = self._calls[kind, method] = getattr(channel, kind)(f"/{SERVICE}/{method}")
         return made
+
+    def _channel_for_frames(self) -> grpc.Channel:
+        """A connection that reads ahead little: what is on its way to a slow subscriber cannot be dropped any more."""
+        with self._making:
+            if self._frames_channel is None:
+                self._frames_channel = self.channel(lookahead_bytes=64 << 10)
+            return self._frames_channel
 
     def say_farewell(self, farewell: Farewell) -> None:
         """Make a call whose answer matters to nobody; `close` waits for it a little."""

@@ -15,7 +15,6 @@ from .v1 import tensor_service_pb2
 SERVICE = tensor_service_pb2.DESCRIPTOR.services_by_name["TensorService"].full_name
 
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.http2.lookahead_bytes", 8 << 20),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.use_local_subchannel_pool", 1),  # clients of one process do not share a connection
     ("grpc.enable_retries", 0),  # gRPC's own would keep a copy of what was sent
@@ -55,6 +54,7 @@ class Connection:
         timeout: Most seconds of an operation, or None.
         metadata: What is sent along with every call.
         exchange: The operations.
+        closed: Whether it was closed.
     """
 
     def __init__(
@@ -69,17 +69,34 @@ class Connection:
         self._options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS]
         if tls is not None and tls.server_name is not None:
             self._options.append(("grpc.ssl_target_name_override", tls.server_name))
-        self.metadata = (("authorization", f"Bearer {token}"),) if token is not None else ()
+        self.metadata: tuple[tuple[str, str], ...] = ()
+        if token is not None:
+            self.metadata = (("authorization", f"Bearer {token}"),)
         self.timeout = timeout
         self.exchange = Exchange()
         self._process = _claim_process()
-        self._closed = False
+        self.closed = False
 
-    def check_usable(self) -> None:
-        """Refuse to work after `close`, and in a child process of the one that this was made in."""
+    def channel(self, lookahead_bytes: int = 8 << 20) -> grpc.Channel:
+        """A new connection.
+
+        Args:
+            lookahead_bytes: How much of a stream may come before it is asked for.
+        """
+        options = [*self._options, ("grpc.http2.lookahead_bytes", lookahead_bytes)]
+        if self._credentials is None:
+            return grpc.insecure_channel(self._target, options)
+        return grpc.secure_channel(self._target, self._credentials, options)
+
+    def check_process(self) -> None:
+        """Refuse to work in a child process of the one that this was made in."""
         if self._process != os.getpid():
             raise RuntimeError("this client was made before a fork: make a new one in the child process")
-        if self._closed:
+
+    def check_usable(self) -> None:
+        """Refuse to work there, and after `close`."""
+        self.check_process()
+        if self.closed:
             raise ValueError("this client is closed")
 
     def error(self, error: Any) -> RemoteError:

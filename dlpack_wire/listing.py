@@ -6,7 +6,7 @@ import datetime
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .dtype import ByteOrder
 from .errors import DecodeError
@@ -14,6 +14,9 @@ from .header import Header
 from .layout import row_major
 from .metadata import Value
 from .terminal import print_table, printable
+
+if TYPE_CHECKING:
+    from .topics import Frame
 
 Line = tuple[list[str], Header, int | None]
 """Names of a tensor, its header, and where its payload lies in the file, if it is in one."""
@@ -99,6 +102,28 @@ def json_problem(problem: DecodeError) -> dict[str, Any]:
         "field": problem.field,
         "offset": problem.offset,
     }
+
+
+def print_frame(frame: Frame, as_json: bool) -> None:
+    """Show a frame in one line, at once."""
+    header = frame.tensor.header
+    if as_json:
+        facts = {
+            "topic": frame.topic,
+            "sequence": frame.sequence,
+            "time_ns": frame.time_ns,
+            "dropped_count": frame.dropped_count,
+            "is_retained": frame.is_retained,
+            "dtype": header.dtype.name,
+            "shape": header.shape,
+            "payload_bytes": header.payload_bytes,
+            "metadata": json_metadata(frame.metadata),
+        }
+        print(json.dumps(facts, allow_nan=False), flush=True)
+        return
+    dropped = f", {frame.dropped_count} dropped before" if frame.dropped_count else ""
+    what = f"{header.dtype.name}{list(header.shape)} {header.payload_bytes} bytes"
+    print(f"{when(frame.time_ns)} {printable(frame.topic)} #{frame.sequence} {what}{dropped}", flush=True)
 
 
 def print_problems(problems: Sequence[DecodeError]) -> None:

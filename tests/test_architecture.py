@@ -23,16 +23,17 @@ ORDER = (
     ("layout", "frameworks", "metadata"),
     ("header", "capsule"),
     ("message",),
-    ("tensor", "checksum", "listing"),
+    ("tensor", "checksum"),
     ("source", "record", "storage"),
     ("codec", "mcap_chunk"),
     ("chunks", "index", "stored", "sink", "remote", "ties"),
-    ("walk", "chain", "located", "writer", "image", "log", "upload"),
+    ("walk", "chain", "located", "writer", "image", "log", "upload", "frames"),
     ("reader", "download"),
     ("appender", "audit", "exchange"),
     ("file", "recovery"),
     ("local", "connection", "formats"),
-    ("client", "diff", "convert"),
+    ("topics", "diff", "convert"),
+    ("client", "listing"),
     ("async_client",),
     ("cli",),
     ("__main__",),
@@ -46,11 +47,12 @@ GRPC = {"grpc", "grpc_health", "grpc_reflection", "grpc_status"}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "cupy", "onnx", "safetensors", "pyarrow", "pandas"}
 
 
-SPEAKS_GRPC = {"connection", "client", "async_client"}
+SPEAKS_GRPC = {"connection", "topics", "client", "async_client"}
 NEEDS = {
     "client": ["grpc"],
     "async_client": ["grpc"],
     "connection": ["grpc"],
+    "topics": ["grpc"],
     "log": ["mcap"],
     "mcap_chunk": ["mcap"],
     "cli": ["rich"],

@@ -243,6 +243,25 @@ def test_put_ls_get_rm(capsys: pytest.CaptureFixture[str], address: str, file: P
     assert back.exists()
 
 
+def test_watch(capsys: pytest.CaptureFixture[str], address: str) -> None:
+    with dw.connect(address, timeout=20) as client, client.publisher("watched/\x1b[1m") as publisher:
+        publisher.send(np.zeros((2, 3), np.int16), metadata={"k": float("nan")}, time_ns=10**18)
+        said = run(capsys, "watch", address, "watched/*", "--count", "1")
+        assert "watched/\\x1b[1m #1 int16[2, 3] 12 bytes" in said
+        shown = json.loads(run(capsys, "watch", address, "watched/*", "--count", "1", "--json"))
+    assert shown == {
+        "topic": "watched/\x1b[1m",
+        "sequence": 1,
+        "time_ns": 10**18,
+        "dropped_count": 0,
+        "is_retained": True,
+        "dtype": "int16",
+        "shape": [2, 3],
+        "payload_bytes": 12,
+        "metadata": {"k": "NaN"},
+    }
+
+
 def test_one_bare_tensor(capsys: pytest.CaptureFixture[str], address: str, tmp_path: Path) -> None:
     dw.save(tmp_path / "one", np.arange(5), {"k": "v"})
     run(capsys, "put", address, "one", tmp_path / "one")

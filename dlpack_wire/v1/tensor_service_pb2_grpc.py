@@ -194,12 +194,14 @@ class TensorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Publish(self, request_iterator, context):
-        """Sends frames onto a topic. Replies say which sequence was accepted last; there may be fewer than frames.
+        """Sends frames onto topics. Replies say which sequence was accepted last; there may be fewer than frames, but
+        a frame that none follows is always answered.
 
         Errors:
         INVALID_ARGUMENT (INVALID_NAME, INVALID_TENSOR, INVALID_REQUEST, CHUNK_OUT_OF_ORDER): a message breaks a rule.
         DATA_LOSS (CHECKSUM_MISMATCH): a running sum does not match the bytes.
-        RESOURCE_EXHAUSTED (OBJECT_TOO_LARGE): the frame is over a limit.
+        RESOURCE_EXHAUSTED (OBJECT_TOO_LARGE, STORE_FULL): the frame is over a limit, or there is no room for it.
+        ABORTED (UPLOAD_INCOMPLETE): the stream ended inside a frame. Those before it were accepted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

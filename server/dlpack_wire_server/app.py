@@ -10,18 +10,19 @@ import resource
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import grpc
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from dlpack_wire._abi import trim_heap
 
-from .auth import Authorizer, credentials_of
+from .auth import Authorizer
 from .directory import DirectoryStore
+from .hub import Hub
 from .listen import UNIX, AddressError, check_free, claim_unix, is_private, split
 from .logs import configure
 from .metrics import Metrics
@@ -47,6 +48,12 @@ _log = logging.getLogger(__name__)
 
 _TRIM_S = 5.0
 """How often free memory is given back to the system."""
+
+_SWEEP_S = 1.0
+"""How often it is looked for subscribers that have to go."""
+
+_FAREWELL_S = 0.5
+"""How long publishers and subscribers may take to hear that the server ends."""
 
 
 class StartError(Exception):
@@ -78,20 +85,21 @@ class Server:
         options = self._options
         retention_ns = int(options.upload_retention_s * 1e9)
         try:
-            authorizer = Authorizer(options.token_file)
+            authorizer = Authorizer(options.token_file, options.tls_client_ca is not None)
             credentials = _tls_credentials(options)
         except (OSError, ValueError) as error:
             raise StartError(str(error)) from None
-        self._server = aio.server(options=CHANNEL_OPTIONS, interceptors=[_Gate(authorizer)])
+        self._server = aio.server(options=CHANNEL_OPTIONS)
         try:
             store = _open_store(options, retention_ns)
             self._ending.callback(store.close)
             self._uploads = Uploads(retention_ns, options.max_unfinished_bytes or store.space.limit)
-            metrics = self._open_metrics(store)
+            hub = Hub(options.max_topic_bytes or _physical_memory() // 4, options.max_subscribers)
+            metrics = self._open_metrics(store, hub)
             limits = Limits(object_bytes=options.max_object_bytes)
-            service = TensorService(store, self._uploads, authorizer, metrics, self.instance_id, limits)
-            self._ending.callback(service.close)
-            self._add_services(service)
+            self._service = TensorService(store, self._uploads, hub, authorizer, metrics, self.instance_id, limits)
+            self._ending.callback(self._service.close)
+            self._add_services(self._service, authorizer)
             self.addresses = [self._listen(address, credentials) for address in options.listen]
             await self._server.start()
         except (AddressError, OSError) as error:
@@ -105,13 +113,19 @@ class Server:
         self._chores = [
             asyncio.create_task(self._expire(options.upload_retention_s)),
             asyncio.create_task(self._trim()),
+            asyncio.create_task(self._sweep()),
         ]
 
-    def _open_metrics(self, store: Store) -> Metrics:
+    def _open_metrics(self, store: Store, hub: Hub) -> Metrics:
         metrics = Metrics()
         metrics.watch("store_bytes", "Bytes of all images in the store.", lambda: store.space.used)
         metrics.watch("store_limit_bytes", "Most bytes of all images.", lambda: store.space.limit)
         metrics.watch("unfinished_uploads", "Uploads that can be resumed.", lambda: len(self._uploads))
+        metrics.watch("subscribers", "Subscriptions that are open.", lambda: len(hub.subscriptions))
+        metrics.watch("topics", "Topics that frames were published on.", lambda: hub.topic_count)
+        metrics.watch("topic_bytes", "Bytes of all frames that are kept.", lambda: hub.space.used)
+        metrics.count("frames", "Frames published.", lambda: hub.frame_count)
+        metrics.count("dropped_frames", "Frames that a subscriber did not get.", lambda: hub.dropped_count)
         if self._options.metrics_listen is not None:
             host, port = split(self._options.metrics_listen)
             bound, end = metrics.serve(host, port)
@@ -119,12 +133,12 @@ class Server:
             self.metrics_address = f"{self._options.metrics_listen.rpartition(':')[0]}:{bound}"
         return metrics
 
-    def _add_services(self, service: TensorService) -> None:
+    def _add_services(self, service: TensorService, authorizer: Authorizer) -> None:
         self._health = health.aio.HealthServicer()
         self._server.add_generic_rpc_handlers((service.handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(names, authorizer), self._server)
 
     def _listen(self, address: str, credentials: grpc.ServerCredentials | None) -> str:
         if address.startswith(UNIX):
@@ -167,36 +181,41 @@ class Server:
             await asyncio.sleep(_TRIM_S)
             await asyncio.to_thread(trim_heap)
 
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self._service.sweep()
+
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, let those that are running go on for a while, then end."""
         for chore in self._chores:
             chore.cancel()
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(grace_s)
+        self._service.drain()
+        stopping = asyncio.create_task(self._server.stop(grace_s))
+        await self._service.quiet(grace_s)
+        # Publishers and subscribers have been told to go; those who do not listen are cut.
+        await asyncio.wait([stopping], timeout=min(grace_s, _FAREWELL_S))
+        await self._server.stop(None)
+        await stopping
         self._ending.close()
 
 
-class _Gate(aio.ServerInterceptor):
-    """Asks for credentials where the service does not do so itself. Health may be asked by anybody."""
+class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
+    """Asks for credentials first. Health, which may be asked by anybody, does not."""
 
-    def __init__(self, authorizer: Authorizer) -> None:
+    def __init__(self, names: Iterable[str], authorizer: Authorizer) -> None:
+        super().__init__(names)
         self._authorizer = authorizer
 
-    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith("/grpc.reflection."):
-            return handler
-
-        async def guarded(requests: Any, context: Any) -> Any:
-            try:
-                self._authorizer.identify(*credentials_of(context))
-            except Refusal as error:
-                status = status_of(error)
-                await context.abort(status.code, status.text, status.trailers)
-            async for response in handler.stream_stream(requests, context):
-                yield response
-
-        return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
+    async def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            self._authorizer.caller(context)
+        except Refusal as error:
+            status = status_of(error)
+            await context.abort(status.code, status.text, status.trailers)
+        async for response in super().ServerReflectionInfo(request_iterator, context):
+            yield response
 
 
 def _open_store(options: Options, retention_ns: int) -> Store:

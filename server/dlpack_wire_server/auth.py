@@ -62,16 +62,25 @@ class Authorizer:
     The file is JSON: `{"tokens": [{"name": "robot", "token": "...", "read": ["cam/"], "write": [""]}]}`. In place of
     `token`, `sha256` may hold its hash in hex. An empty prefix is a prefix of every name. The file is read again when
     it changes; one that cannot be read leaves the last good one in force.
+
+    Attributes:
+        version: Grows when the tokens change.
     """
 
-    def __init__(self, path: str | None = None) -> None:
+    def __init__(self, path: str | None = None, certificates: bool = False) -> None:
         """Read the token file, if there is one.
+
+        Args:
+            path: The token file, or None.
+            certificates: Whether callers show certificates, whose names then tell them apart.
 
         Raises:
             OSError: It cannot be read.
             ValueError: It is not in the form above.
         """
+        self.version = 0
         self._path = path
+        self._certificates = certificates
         self._callers: list[tuple[bytes, Caller]] = []
         self._stamp: tuple[int, int, int] | None = None
         self._looked_ns = 0
@@ -79,6 +88,27 @@ class Authorizer:
         self._complained = False
         if path is not None:
             self._load(path)
+
+    def caller(self, context: aio.ServicerContext[Any, Any]) -> Caller:
+        """Who makes a call.
+
+        Raises:
+            Refusal: As `identify`.
+        """
+        if self._path is None and not self._certificates:
+            return _ANYBODY
+        return self.identify(*credentials_of(context))
+
+    def still(self, context: aio.ServicerContext[Any, Any]) -> Caller | None:
+        """Who makes a call that was let in before, by the tokens of now. Nothing is counted as an attempt."""
+        token, _, certified = credentials_of(context)
+        if self._path is None:
+            return self._without_tokens(certified)
+        return self._lookup(token) if token is not None else None
+
+    @staticmethod
+    def _without_tokens(certified: str | None) -> Caller:
+        return _ANYBODY if certified is None else _ANYBODY._replace(owner=f"certified {certified}")
 
     def identify(self, token: str | None, peer: str, certified: str | None) -> Caller:
         """Who is calling.
@@ -92,18 +122,14 @@ class Authorizer:
             Refusal: UNAUTHENTICATED, or TOO_MANY_REQUESTS after too many failures of that peer.
         """
         if self._path is None:
-            return _ANYBODY if certified is None else _ANYBODY._replace(owner=f"certified {certified}")
-        self._refresh(self._path)
+            return self._without_tokens(certified)
+        self.refresh()
         now = time.monotonic_ns()
         failed = [t for t in self._failures.get(peer, ()) if now - t < FAILURE_WINDOW_NS]
         if len(failed) >= MAX_FAILURES:
             raise Refusal("TOO_MANY_REQUESTS", "too many failed attempts; wait a minute")
         if token is not None:
-            digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-            found: Caller | None = None
-            for known, caller in self._callers:  # all of them, so that the time tells nothing
-                if hmac.compare_digest(known, digest):
-                    found = caller
+            found = self._lookup(token)
             if found is not None:
                 return found
             self._failures[peer] = [*failed, now]
@@ -112,9 +138,18 @@ class Authorizer:
                 self._failures.popitem(last=False)
         raise Refusal("UNAUTHENTICATED", "a valid bearer token is needed" if token is None else "unknown token")
 
-    def _refresh(self, path: str) -> None:
-        now = time.monotonic_ns()
-        if now - self._looked_ns < _RELOAD_NS:
+    def _lookup(self, token: str) -> Caller | None:
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        found: Caller | None = None
+        for known, caller in self._callers:  # all of them, so that the time tells nothing
+            if hmac.compare_digest(known, digest):
+                found = caller
+        return found
+
+    def refresh(self) -> None:
+        """Read the token file again if it has changed and was not looked at within a second."""
+        path, now = self._path, time.monotonic_ns()
+        if path is None or now - self._looked_ns < _RELOAD_NS:
             return
         self._looked_ns = now
         try:
@@ -134,6 +169,7 @@ class Authorizer:
         if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
             raise ValueError(f'{path}: must be {{"tokens": [...]}}')
         self._callers = [_read_entry(path, i, entry) for i, entry in enumerate(content["tokens"])]
+        self.version += 1
         self._stamp = stamp
 
 

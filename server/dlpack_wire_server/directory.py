@@ -32,12 +32,12 @@ from dlpack_wire.record import split_names
 from dlpack_wire.replacement import sync_folder
 from dlpack_wire.storage import MemoryBytes
 
+from .space import Space
 from .store import (
     Commit,
     DescriptorRoom,
     Draft,
     ObjectInfo,
-    Space,
     StoredObject,
     StoredRecord,
     check_generation,
@@ -97,8 +97,8 @@ class DirectoryStore:
             self._index = self._connect()
             self._reads = self._connect()
             self._last = max(self._number("SELECT generation FROM last"), time.time_ns() // 1000)
-            self.space = Space(limit_bytes or _NO_LIMIT)
-            self.space.used = self._number("SELECT COALESCE(SUM(image_bytes), 0) FROM objects")
+            used = self._number("SELECT COALESCE(SUM(image_bytes), 0) FROM objects")
+            self.space = Space(limit_bytes or _NO_LIMIT, used)
             self._remove_orphans()
         except BaseException:
             os.close(self._claim)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, start_http_server
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -17,6 +19,18 @@ class _MethodMetrics(NamedTuple):
     running: Gauge
     seconds: Histogram
     ended: dict[str, Counter]
+
+
+class _Count(Collector):
+    """A counter that somebody else keeps."""
+
+    def __init__(self, name: str, text: str, read: Callable[[], float]) -> None:
+        self._name = name
+        self._text = text
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(self._name, self._text, value=self._read())
 
 
 class Metrics:
@@ -79,6 +93,10 @@ class Metrics:
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show a number that somebody else keeps."""
         Gauge(f"dlpack_wire_{name}", text, registry=self._registry).set_function(read)
+
+    def count(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """As `watch`, for a number that only grows."""
+        self._registry.register(_Count(f"dlpack_wire_{name}", text, read))
 
     def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
         """Serve all numbers over HTTP at `/metrics`; returns the port and what ends it.

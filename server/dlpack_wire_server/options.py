@@ -33,6 +33,8 @@ class Options(NamedTuple):
         max_store_bytes: Most bytes of all objects; 0: half of the machine's memory, or no limit in a directory.
         max_object_bytes: Most payload bytes of one object; 0: what the store has room for.
         max_unfinished_bytes: Most bytes that one caller's unfinished uploads may take; 0: what the store has room for.
+        max_topic_bytes: Most bytes of all frames of topics that are kept; 0: a quarter of the machine's memory.
+        max_subscribers: Most subscriptions.
         upload_retention_s: How long an interrupted upload is kept, and a finished one remembered.
         grace_s: How long calls may go on after SIGTERM.
         token_file: File of tokens; None: everybody may do everything.
@@ -50,6 +52,8 @@ class Options(NamedTuple):
     max_store_bytes: int = 0
     max_object_bytes: int = 0
     max_unfinished_bytes: int = 0
+    max_topic_bytes: int = 0
+    max_subscribers: int = 10_000
     upload_retention_s: float = 600.0
     grace_s: float = 10.0
     token_file: str | None = None
@@ -79,6 +83,8 @@ def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = 
     add("max-store-bytes", size, "most bytes of all objects, such as 8GiB [half of the memory; no limit with --dir]")
     add("max-object-bytes", size, "most payload bytes of one object [what the store has room for]")
     add("max-unfinished-bytes", size, "most bytes of one caller's unfinished uploads [what the store has room for]")
+    add("max-topic-bytes", size, "most bytes of all frames that are kept for subscribers [a quarter of the memory]")
+    add("max-subscribers", int, "most subscriptions at the same time [10000]")
     add("upload-retention-s", seconds, "how long an interrupted upload can be resumed [600]")
     add("grace-s", seconds, "how long calls may go on after SIGTERM [10]")
     add("token-file", str, "JSON file of bearer tokens and what they allow, see below [everybody may do everything]")

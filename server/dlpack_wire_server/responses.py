@@ -9,6 +9,7 @@ from dlpack_wire.chunks import (
     INLINE_BYTES,
     MAX_MESSAGE_BYTES,
     Piece,
+    chunk_messages,
     chunk_parts,
     pieces,
     record_parts,
@@ -126,15 +127,7 @@ def get_messages(
             parts, used = [], 0
         parts += head
         used += len(head[0])
-    for chunk in chunks:
-        head = chunk_parts(chunk)
-        if used + len(head[0]) + len(chunk.data) > MAX_MESSAGE_BYTES:
-            yield b"".join(parts)
-            parts = []
-        yield b"".join([*parts, *head])
-        parts, used = [], 0
-    if parts:
-        yield b"".join(parts)
+    yield from chunk_messages(parts, chunks)
 
 
 def stat_response(stored: StoredObject, request: pb.StatRequest) -> bytes:

@@ -7,6 +7,7 @@ long or waits for a disk is done in threads; the event loop only passes messages
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,19 +29,24 @@ from dlpack_wire.chunks import (
     Record,
     Stage,
     check_names,
+    is_chunk_alone,
     only_chunk,
     parse,
 )
-from dlpack_wire.errors import DecodeError
+from dlpack_wire.errors import DecodeError, LimitError
+from dlpack_wire.frames import FrameHead, frame_metadata, parse_frame
 from dlpack_wire.image import Image
 from dlpack_wire.metadata import MAX_NAME_BYTES, decode_value, encode_map, encode_name
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
-from .auth import Authorizer, Caller, credentials_of
+from .auth import Authorizer, Caller
+from .frame import Intake
+from .hub import STALL_S, Hub, overhead
 from .metrics import Metrics
 from .responses import PAGE_BYTES, fetch_response, get_messages, object_field, select, stat_response
 from .status import Refusal, status_of
 from .store import Commit, Store, StoredObject, check_generation
+from .subscription import Subscription
 from .uploads import Upload, Uploads
 
 SERVICE = pb.DESCRIPTOR.services_by_name["TensorService"]
@@ -52,7 +58,14 @@ _QUICK_BYTES = 256 << 10
 """Work on fewer bytes than these is done in the event loop: handing it to a thread would take longer."""
 
 _QUICK_RECORDS = 256
+
+_QUICK_PARSE_BYTES = 64 << 10
+"""Messages with fewer bytes, payloads apart, are parsed in the event loop."""
+
 _UPLOAD_ID_BYTES = 16
+
+_LONG = ("Publish", "Subscribe")
+"""Calls that go on until either side ends them."""
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -66,22 +79,25 @@ class Limits(NamedTuple):
         object_bytes: Most payload bytes of one object; 0: whatever the store has room for.
         tensor_count: Most tensors of one object.
         header_bytes: Most bytes of all headers, names and metadata of one object.
-        caller_calls: Most calls of one caller at the same time.
+        caller_calls: Most calls of one caller at the same time; Publish has as many for itself.
+        caller_subscriptions: Most subscriptions of one caller.
     """
 
     object_bytes: int = 0
     tensor_count: int = 1 << 16
     header_bytes: int = 16 << 20
     caller_calls: int = 1000
+    caller_subscriptions: int = 10_000
 
 
 class TensorService:
-    """The service. It owns neither the store nor the uploads that it is given."""
+    """The service. It owns neither the store nor the uploads nor the hub that it is given."""
 
     def __init__(
         self,
         store: Store,
         uploads: Uploads,
+        hub: Hub,
         authorizer: Authorizer,
         metrics: Metrics,
         instance_id: str,
@@ -89,11 +105,17 @@ class TensorService:
     ) -> None:
         self._store = store
         self._uploads = uploads
+        self._hub = hub
+        self._publishers: set[asyncio.Task[Any]] = set()
+        self._watches: dict[Subscription, _Watch] = {}
         self._authorizer = authorizer
         self._metrics = metrics
         self._instance_id = instance_id
         self._limits = limits
         self._calls: Counter[str] = Counter()
+        self._brief_calls = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._threads = ThreadPoolExecutor(thread_name_prefix="dlpack-wire")
         self._methods: dict[str, Callable[..., Any]] = {
             "GetServerInfo": self._get_server_info,
@@ -105,6 +127,8 @@ class TensorService:
             "Stat": self._stat,
             "List": self._list,
             "Delete": self._delete,
+            "Publish": self._publish_frames,
+            "Subscribe": self._subscribe,
         }
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -112,13 +136,26 @@ class TensorService:
         made: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         for name, run in self._methods.items():
             method = SERVICE.methods_by_name[name]
-            if method.client_streaming:
+            if method.client_streaming and method.server_streaming:
+                made[name] = grpc.stream_stream_rpc_method_handler(self._streaming_both(name, run))
+            elif method.client_streaming:
                 made[name] = grpc.stream_unary_rpc_method_handler(self._streaming_in(name, run))
             elif method.server_streaming:
                 made[name] = grpc.unary_stream_rpc_method_handler(self._streaming_out(name, run))
             else:
                 made[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, run))
         return grpc.method_handlers_generic_handler(SERVICE.full_name, made)
+
+    def drain(self) -> None:
+        """End the calls that never end by themselves."""
+        self._hub.close()
+        for publisher in self._publishers:
+            publisher.cancel()
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait until no other calls are running, so long at most."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), seconds)
 
     def close(self) -> None:
         """Wait for the threads."""
@@ -144,17 +181,32 @@ class TensorService:
 
         return handle
 
+    def _streaming_both(self, name: str, run: Callable[[Caller, _Context], Awaitable[None]]) -> Any:
+        async def handle(_: object, context: _Context) -> None:
+            await self._answer(name, context, lambda caller: run(caller, context))
+
+        return handle
+
     async def _answer(self, method: str, context: _Context, run: Callable[[Caller], Awaitable[_T]]) -> _T | None:
         """Let the caller in, run the call, and answer what it raises by the table."""
-        owner = None
+        owner = ""
+        counted = False
         code = "CANCELLED"
         begun = self._metrics.begin(method)
+        brief = method not in _LONG
+        if brief:
+            self._brief_calls += 1
+            self._quiet.clear()
         try:
-            caller = self._authorizer.identify(*credentials_of(context))
-            if self._calls[caller.owner] >= self._limits.caller_calls:
-                raise Refusal("TOO_MANY_REQUESTS", f"{self._limits.caller_calls} calls of {caller.owner} run already")
+            caller = self._authorizer.caller(context)
             owner = caller.owner
+            if method in _LONG:
+                owner += f", {method}"  # must not keep others out
+            limit = self._limits.caller_subscriptions if method == "Subscribe" else self._limits.caller_calls
+            if self._calls[owner] >= limit:
+                raise Refusal("TOO_MANY_REQUESTS", f"{limit} calls of {owner} run already")
             self._calls[owner] += 1
+            counted = True
             answer = await run(caller)
             code = "OK"
             return answer
@@ -176,7 +228,11 @@ class TensorService:
             return None
         finally:
             self._metrics.end(method, begun, code)
-            if owner is not None:
+            if brief:
+                self._brief_calls -= 1
+                if not self._brief_calls:
+                    self._quiet.set()
+            if counted:
                 self._calls[owner] -= 1
                 if not self._calls[owner]:
                     del self._calls[owner]
@@ -185,12 +241,17 @@ class TensorService:
         """Do work, in a thread if it may take long. When cancelled, first wait for the thread to let go of it."""
         if quick and not self._store.on_disk:
             return work(*args)
+        return await self._in_thread(work, *args)
+
+    async def _in_thread(self, work: Callable[..., _T], *args: Any) -> _T:
         future = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             await asyncio.wait([future])
             raise
+        finally:
+            del future  # it has the error, whose traceback has this frame: a circle that would keep `args`
 
     # --- server -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +272,7 @@ class TensorService:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     async def _store_object(self, caller: Caller, raw: bytes) -> bytes:
-        request, records, _ = parse(pb.StoreRequest, raw, self._limits.tensor_count)
+        request, records, _ = await self._quick_or_not(raw, self._parse_store)
         key = _upload_key(caller, request.upload_id)
         commit = self._committed(caller, request.name, key)
         if commit is None:
@@ -228,6 +289,9 @@ class TensorService:
         response = pb.StoreResponse(generation=commit.generation, already_committed=commit.repeated)
         return response.SerializeToString()
 
+    def _parse_store(self, raw: bytes) -> tuple[pb.StoreRequest, list[Record], list[Piece]]:
+        return parse(pb.StoreRequest, raw, self._limits.tensor_count)
+
     def _store_all(self, upload: Upload, records: Sequence[Record]) -> Commit:
         self._make_draft(upload)
         for index, record in enumerate(records):
@@ -243,7 +307,7 @@ class TensorService:
         try:
             header_bytes = 0
             while (raw := await context.read()) is not aio.EOF:
-                request, records, chunks = parse(pb.PutRequest, raw, self._limits.tensor_count)
+                request, records, chunks = await self._quick_or_not(raw, self._parse_put)
                 chunk = only_chunk(chunks)
                 if request.HasField("start"):
                     if upload is not None:
@@ -299,6 +363,9 @@ class TensorService:
                     self._uploads.pause(upload)
                 elif upload is not None:
                     self._uploads.drop(upload)
+
+    def _parse_put(self, raw: bytes) -> tuple[pb.PutRequest, list[Record], list[Piece]]:
+        return parse(pb.PutRequest, raw, self._limits.tensor_count)
 
     def _committed(self, caller: Caller, name: str, key: bytes | None) -> Commit | None:
         """What a put may know at once: that the caller may not, or that the same upload was done before."""
@@ -445,10 +512,143 @@ class TensorService:
         generation = await self._run(True, self._store.delete, request.name, if_generation)
         return pb.DeleteResponse(generation=generation).SerializeToString()
 
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    async def _publish_frames(self, caller: Caller, context: _Context) -> None:
+        self._hub.require_open()
+        task = asyncio.current_task()
+        assert task is not None
+        self._publishers.add(task)
+        try:
+            await self._take_frames(_Watch(self._authorizer, caller, context), context)
+        except asyncio.CancelledError:
+            self._hub.require_open()  # cancelled because the server ends, not because the caller has gone
+            raise
+        finally:
+            self._publishers.discard(task)
+
+    async def _take_frames(self, watch: _Watch, context: _Context) -> None:
+        owner = watch.caller.owner
+        intake: Intake | None = None
+        try:
+            while True:
+                # A publisher may be silent between its frames, not within one.
+                raw = await (context.read() if intake is None else asyncio.wait_for(context.read(), STALL_S))
+                if raw is aio.EOF:
+                    break
+                head, metadata, chunk = await self._quick_or_not(raw, _parse_publish)
+                if head is not None:
+                    if intake is not None:
+                        raise DecodeError("a frame came before the one before it was whole", field="frame")
+                    watch.check().require_write(head.topic)
+                    intake = self._hub.intake(head, metadata)
+                    await self._hub.reserve(intake, overhead(head.topic, metadata), owner)
+                if chunk is not None:
+                    if intake is None:
+                        raise DecodeError("a chunk came without a frame", field="chunk")
+                    await self._hub.reserve(intake, len(chunk.data), owner)
+                    if len(chunk.data) < _QUICK_BYTES:
+                        intake.take(chunk)
+                    else:
+                        await self._in_thread(intake.take, chunk)
+                    self._metrics.received(len(chunk.data))
+                if intake is not None and intake.complete:
+                    topic = intake.topic
+                    sequence, count = self._hub.publish(intake, owner)
+                    intake = None
+                    response = pb.PublishResponse(topic=topic, last_sequence=sequence, subscriber_count=count)
+                    await context.write(response.SerializeToString())
+            if intake is not None:
+                raise DecodeError("the stream ended inside a frame", field="finish")
+        except asyncio.TimeoutError:
+            raise DecodeError(f"nothing more of a frame came for {STALL_S:g} s", field="finish") from None
+        finally:
+            if intake is not None:
+                self._hub.drop(intake, owner)
+
+    async def _quick_or_not(self, raw: bytes, parse: Callable[[bytes], _T]) -> _T:
+        """Parse a message, in a thread if it may have much but a payload."""
+        if len(raw) < _QUICK_PARSE_BYTES or is_chunk_alone(raw):
+            return parse(raw)
+        return await self._in_thread(parse, raw)
+
+    async def _subscribe(self, caller: Caller, raw: bytes, context: _Context) -> None:
+        if len(raw) > _QUICK_PARSE_BYTES:  # it is kept until the end of the call
+            text = f"{len(raw)} bytes; at most {_QUICK_PARSE_BYTES} are allowed"
+            raise LimitError(text, declared=len(raw), limit=_QUICK_PARSE_BYTES, field="patterns")
+        request, _, _ = parse(pb.SubscribeRequest, raw)
+        task = asyncio.current_task()
+        assert task is not None
+        subscription = self._hub.subscribe(request, caller, task.cancel)
+        self._watches[subscription] = _Watch(self._authorizer, caller, context)
+        del request
+        try:
+            count, size = subscription.bounds
+            start = pb.SubscribeStart(instance_id=self._instance_id, queue_frame_count=count, queue_bytes=size)
+            await context.write(pb.SubscribeResponse(start=start).SerializeToString())
+            while True:
+                frame, dropped_count = await subscription.next()
+                if frame is None:
+                    await context.write(pb.SubscribeResponse(caught_up=True).SerializeToString())
+                    continue
+                for message in frame.messages(dropped_count):
+                    with subscription.writing():
+                        await context.write(message)
+                    self._metrics.sent(len(message))
+                del frame, message  # not kept while waiting for the next one
+        finally:
+            del self._watches[subscription]
+            self._hub.unsubscribe(subscription)
+
+    def sweep(self) -> None:
+        """End subscriptions that nobody reads, and those whose callers may not have them any more."""
+        self._hub.end_stalled(STALL_S)
+        self._authorizer.refresh()
+        for subscription, watch in list(self._watches.items()):
+            try:
+                watch.check()
+            except Refusal as error:
+                self._hub.end(subscription, error.reason, str(error))
+
     async def _find(self, caller: Caller, name: str, generation: int | None) -> StoredObject:
         encode_name(name)
         caller.require_read(name)
         return await self._run(True, self._store.get, name, generation)
+
+
+class _Watch:
+    """Sees to it that a call that goes on for long ends when its caller's permissions do.
+
+    Attributes:
+        caller: Who made it.
+    """
+
+    def __init__(self, authorizer: Authorizer, caller: Caller, context: _Context) -> None:
+        self.caller = caller
+        self._authorizer = authorizer
+        self._context = context
+        self._version = authorizer.version
+
+    def check(self) -> Caller:
+        """The caller, who still is who it was.
+
+        Raises:
+            Refusal: UNAUTHENTICATED.
+        """
+        if self._authorizer.version != self._version:
+            self._version = self._authorizer.version
+            if self._authorizer.still(self._context) != self.caller:
+                raise Refusal("UNAUTHENTICATED", "the permissions of this token have changed: call again")
+        return self.caller
+
+
+def _parse_publish(raw: bytes) -> tuple[FrameHead | None, bytes, Piece | None]:
+    """A message of Publish: the frame, its metadata serialized, and the chunk."""
+    _, head, chunk = parse_frame(pb.PublishRequest, raw)
+    if head is None:
+        return None, b"", chunk
+    encode_name(head.topic)
+    return head._replace(metadata={}), frame_metadata(head.metadata), chunk
 
 
 async def _settle(task: asyncio.Future[Any]) -> None:

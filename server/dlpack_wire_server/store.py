@@ -18,6 +18,7 @@ from dlpack_wire.header import Header
 from dlpack_wire.image import Image
 from dlpack_wire.wire import Buffer
 
+from .space import Space
 from .status import Refusal
 
 INLINE_IMAGE_BYTES = 64 << 10
@@ -204,28 +205,6 @@ def not_found(name: str) -> Refusal:
 
 
 # --- room -------------------------------------------------------------------------------------------------------------
-
-
-class Space:
-    """A number of bytes that is given out and never exceeded."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self._lock = threading.Lock()
-
-    def reserve(self, size: int) -> None:
-        """Take bytes, or refuse: nothing stored is ever dropped to make room."""
-        with self._lock:
-            if self.used + size > self.limit:
-                held = f"{self.used} of {self.limit} (--max-store-bytes) are in use"
-                raise Refusal("STORE_FULL", f"{size} bytes do not fit: {held}")
-            self.used += size
-
-    def release(self, size: int) -> None:
-        """Give bytes back."""
-        with self._lock:
-            self.used -= size
 
 
 class Room(Protocol):

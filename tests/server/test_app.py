@@ -247,6 +247,9 @@ def test_metrics() -> None:
         client.get("a")
         with pytest.raises(dw.NotFoundError):
             client.get("c")
+        frames, publisher = client.subscribe("t", policy="drop_oldest", queue_frame_count=1), client.publisher("t")
+        for _ in range(6):
+            publisher.send(np.zeros(1 << 20, np.uint8))
 
         def page() -> str:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -259,13 +262,22 @@ def test_metrics() -> None:
         for name, value in {
             'calls_total{code="OK",method="Put"}': 1,
             'calls_total{code="NOT_FOUND",method="Fetch"}': 1,
-            "received_payload_bytes_total": 3 * MIB + 1000,
+            "received_payload_bytes_total": 9 * MIB + 1000,
+            "subscribers": 1,
+            'running_calls{method="Subscribe"}': 1,
+            "topics": 1,
+            "frames_total": 6,
             'running_calls{method="Put"}': 0,
             'call_seconds_count{method="Store"}': 1,
             "unfinished_uploads": 0,
         }.items():
             assert numbers[f"dlpack_wire_{name}"] == value, name
         assert 3 * MIB < numbers["dlpack_wire_store_bytes"] < 4 * MIB
+        assert 1 <= numbers["dlpack_wire_dropped_frames_total"] <= 5
+        assert MIB < numbers["dlpack_wire_topic_bytes"] < 4 * MIB
+        frames.close()
+        publisher.close()
+        eventually(lambda: "dlpack_wire_subscribers 0.0" in page())
 
 
 def test_logs_for_programs() -> None:

@@ -25,6 +25,7 @@ HEADER = tensor_file_pb2.TensorRecord()
 HEADER.CopyFrom(RECORD)
 HEADER.tensor.ClearField("data")
 START = pb.PutStart(name="n", upload_id=bytes(16), record_count=1, payload_bytes=48, if_generation=3)
+FRAME = pb.Frame(topic="n", sequence=1, time_ns=-1, metadata=RECORD.metadata, header=HEADER.tensor)
 SELECTION = pb.AxisSelection(range=pb.AxisSelection.Range(start=1, step=-1))
 
 VALID: dict[str, Any] = {
@@ -39,6 +40,8 @@ VALID: dict[str, Any] = {
     "Stat": pb.StatRequest(name="n", first_record=1, max_record_count=2),
     "List": pb.ListRequest(prefix="n", page_size=3, page_token="n"),
     "Delete": pb.DeleteRequest(name="n", if_generation=1),
+    "Publish": pb.PublishRequest(frame=FRAME, chunk=pb.Chunk(data=RECORD.tensor.data, running_xxh3_64=1)),
+    "Subscribe": pb.SubscribeRequest(patterns=["n", "m*"], policy=pb.DELIVERY_POLICY_RELIABLE, queue_bytes=7),
 }
 
 
@@ -61,7 +64,13 @@ def call(channel: grpc.Channel, method: str, request: bytes) -> grpc.StatusCode:
     descriptor = pb.DESCRIPTOR.services_by_name["TensorService"].methods_by_name[method]
     path = f"/{SERVICE}/{method}"
     try:
-        if descriptor.client_streaming:
+        if descriptor.client_streaming and descriptor.server_streaming:
+            list(channel.stream_stream(path)(iter([request]), timeout=10))
+        elif method == "Subscribe":  # which does not end by itself
+            frames = channel.unary_stream(path)(request, timeout=10)
+            next(frames)
+            frames.cancel()
+        elif descriptor.client_streaming:
             channel.stream_unary(path)(iter([request]), timeout=10)
         elif descriptor.server_streaming:
             list(channel.unary_stream(path)(request, timeout=10))
@@ -127,6 +136,9 @@ def greedy() -> Iterator[tuple[str, bytes]]:
     yield "Fetch", length_delimited(1, b"n") + length_delimited(2, b"") * MIB
     yield "Get", length_delimited(1, b"n") + length_delimited(4, b"") * MIB
     yield "List", pb.ListRequest(page_size=1 << 31).SerializeToString()
+    yield "Publish", pb.PublishRequest(frame=pb.Frame(topic="n", header=exabyte)).SerializeToString()
+    yield "Publish", length_delimited(1, length_delimited(1, b"n") + length_delimited(4, b"") * MIB)
+    yield "Subscribe", length_delimited(1, b"n") * MIB
 
 
 def test_memory_is_bounded_by_what_really_came() -> None:

@@ -1,0 +1,125 @@
+"""One frame of a topic: coming in, and kept as the messages that will be sent, once for all who get it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from dlpack_wire.chunks import Piece, Stage, chunk_parts
+from dlpack_wire.frames import FrameHead, delivered, frame_arrival, frame_fields
+
+from .space import Space
+
+OVERHEAD_BYTES = 1024
+"""What a frame takes beyond its payload, its metadata and its topic's name, about."""
+
+MERGED_BYTES = 256 << 10
+"""Smaller chunks are merged: each takes room of its own beyond its bytes."""
+
+
+class Frame:
+    """A frame that has come in whole.
+
+    Attributes:
+        topic: Name of its topic.
+        sequence: Its number on the topic.
+        serial: Its number among all frames.
+        size: Bytes that it takes.
+    """
+
+    __slots__ = ("_chunks", "_fields", "_space", "sequence", "serial", "size", "topic")
+
+    def __init__(
+        self, topic: str, sequence: int, serial: int, fields: bytes, chunks: Sequence[bytes], size: int, space: Space
+    ) -> None:
+        """A frame for which `size` bytes of `space` are taken; they are given back with it."""
+        self.topic = topic
+        self.sequence = sequence
+        self.serial = serial
+        self.size = size
+        self._fields = fields
+        self._chunks = chunks
+        self._space = space
+
+    def __del__(self) -> None:
+        self._space.release(self.size)
+
+    def messages(self, dropped_count: int) -> Iterator[bytes]:
+        """The messages of Subscribe that bring it."""
+        head = delivered(self._fields, dropped_count)
+        chunks = iter(self._chunks)
+        if self._chunks and len(head) + len(self._chunks[0]) <= MERGED_BYTES:
+            head += next(chunks)
+        yield head
+        yield from chunks
+
+
+class Intake:
+    """A frame that is coming in. Room for its bytes is taken by whoever hands them over.
+
+    Attributes:
+        topic: Name of its topic.
+        size: Bytes taken for it so far.
+        moved_s: When something of it came last, on the monotonic clock.
+    """
+
+    def __init__(self, head: FrameHead, metadata: bytes) -> None:
+        """The frame begins.
+
+        Args:
+            head: The frame; its metadata is not looked at.
+            metadata: Its metadata, serialized.
+        """
+        self.topic = head.topic
+        self.size = 0
+        self.moved_s = time.monotonic()
+        self._head = head._replace(metadata={})
+        self._metadata = metadata
+        self._arrival = frame_arrival(head, sums_required=True)
+        self._chunks: list[bytes] = []
+        self._small = bytearray()  # copies, since a small chunk may lie in a large message
+        self._small_begin = 0
+        self._small_sum: int | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all bytes have come."""
+        return self._arrival.stage is Stage.COMPLETE
+
+    def take(self, piece: Piece) -> None:
+        """Check a chunk and keep it. May run in a thread.
+
+        Raises:
+            DecodeError: It is not the next one, or damaged.
+        """
+        self._arrival.chunk(piece)
+        self.moved_s = time.monotonic()
+        if len(piece.data) >= MERGED_BYTES:
+            self._merge()
+            self._keep(piece)
+        else:
+            if not self._small:
+                self._small_begin = piece.offset
+            self._small += piece.data
+            self._small_sum = piece.running_sum
+        if self.complete or len(self._small) >= MERGED_BYTES:
+            self._merge()
+
+    def _merge(self) -> None:
+        """Make one chunk of the small ones."""
+        if self._small:
+            self._keep(Piece(0, self._small_begin, self._small_sum, self._small))
+            self._small = bytearray()
+
+    def _keep(self, piece: Piece) -> None:
+        self._chunks.append(b"".join(chunk_parts(piece)))
+
+    def finish(self, sequence: int, serial: int, space: Space) -> Frame:
+        """The frame, whose numbers are known now. The bytes taken of `space` are the frame's from now on."""
+        head = self._head
+        self._arrival.end()
+        header = head.header._replace(checksum=self._arrival.sums[0])
+        fields = frame_fields(head.topic, sequence, head.time_ns or time.time_ns(), self._metadata, header)
+        frame = Frame(head.topic, sequence, serial, fields, self._chunks, self.size, space)
+        self.size = 0
+        return frame

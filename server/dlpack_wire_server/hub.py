@@ -1,0 +1,321 @@
+"""Topics: frames that come in are handed to everybody who subscribed, each at the pace that they can keep.
+
+Everything here happens in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+
+from dlpack_wire.errors import DecodeError, LimitError
+from dlpack_wire.frames import FrameHead
+from dlpack_wire.metadata import encode_name
+from dlpack_wire.v1 import tensor_service_pb2 as pb
+
+from .auth import Caller
+from .frame import OVERHEAD_BYTES, Frame, Intake
+from .space import Space
+from .status import Refusal
+from .subscription import MAX_FRAME_BYTES, Retained, Subscription
+
+MAX_PATTERNS = 1000
+MAX_PATTERN_BYTES = 64 << 10
+"""Most bytes of all patterns of a subscription, which are kept for as long as it lasts."""
+
+MAX_TOPICS = 1 << 16
+
+STALL_S = 60.0
+"""How long a subscriber may leave a message, or a publisher a frame, unfinished."""
+
+_SHORT_STALL_S = 1.0
+"""The same when memory is short."""
+
+_CLOSED = "the server is shutting down"
+
+
+class Topic:
+    """A topic that frames were published on.
+
+    Attributes:
+        sequence: Number of its newest frame.
+        newest: That frame, kept for those who subscribe later; None if it was given up.
+    """
+
+    __slots__ = ("newest", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.newest: Frame | None = None
+
+
+class Hub:
+    """All topics and subscriptions.
+
+    Attributes:
+        space: Bytes of all frames that are kept: coming in, queued, being sent, and the newest of each topic.
+        frame_count: Frames published so far.
+        dropped_count: Frames dropped so far, for each subscriber that did not get one.
+        closed: Whether it takes and gives no more frames.
+        subscriptions: All subscriptions.
+    """
+
+    def __init__(self, limit_bytes: int, max_subscribers: int, max_topics: int = MAX_TOPICS) -> None:
+        """No topics.
+
+        Args:
+            limit_bytes: Most bytes of all frames that are kept.
+            max_subscribers: Most subscriptions.
+            max_topics: Most topics. Past them, those that nobody uses are forgotten.
+        """
+        self.space = Space(limit_bytes, flag="--max-topic-bytes")
+        self.frame_count = 0
+        self.dropped_count = 0
+        self.closed = False
+        self.subscriptions: dict[Subscription, None] = {}  # a set that keeps the order
+        self._max_subscribers = max_subscribers
+        self._max_topics = max_topics
+        self._topics: OrderedDict[str, Topic] = OrderedDict()  # by the time of their last frame
+        self._forgotten_sequence = 0
+        self._by_topic: dict[str, dict[Subscription, None]] = {}
+        self._by_prefix: dict[str, dict[Subscription, None]] = {}
+        self._prefix_sizes: Counter[int] = Counter()
+        self._incoming: Counter[str] = Counter()
+
+    @property
+    def topic_count(self) -> int:
+        """Topics there are."""
+        return len(self._topics)
+
+    def require_open(self) -> None:
+        """Refuse with SHUTTING_DOWN what comes after `close`."""
+        if self.closed:
+            raise Refusal("SHUTTING_DOWN", _CLOSED)
+
+    def close(self) -> None:
+        """End all subscriptions, and take no more frames."""
+        self.closed = True
+        for subscription in list(self.subscriptions):
+            self.end(subscription, "SHUTTING_DOWN", _CLOSED)
+
+    # --- room ---------------------------------------------------------------------------------------------------------
+
+    async def reserve(self, intake: Intake, size: int, owner: str) -> None:
+        """Take bytes for a frame that is coming in.
+
+        Those who are behind first give up what they have not got, then topics the frames that are kept for later
+        subscribers, then those lose their subscription who do not even take what is being sent to them.
+
+        Raises:
+            Refusal: STORE_FULL, or TOO_MANY_REQUESTS if a caller's unfinished frames take more than half of the space.
+        """
+        incoming = self._incoming[owner] + size
+        if incoming > self.space.limit // 2 and incoming > intake.size + size:
+            text = f"unfinished frames of {owner} would take {incoming} bytes of {self.space.limit} (--max-topic-bytes)"
+            raise Refusal("TOO_MANY_REQUESTS", text)
+        patience_s = time.monotonic() + 1.5 * _SHORT_STALL_S
+        while not self._reserved(size):
+            if self._make_room(intake.topic):
+                continue
+            self.end_stalled(_SHORT_STALL_S)
+            if time.monotonic() > patience_s:
+                self.space.reserve(size)  # says how much there is
+            await asyncio.sleep(0.02)
+        intake.size += size
+        self._incoming[owner] += size
+
+    def _reserved(self, size: int) -> bool:
+        try:
+            self.space.reserve(size)
+        except Refusal:
+            return False
+        return True
+
+    def _make_room(self, name: str) -> bool:
+        """Give up some frames; returns whether there were any to give up."""
+        topic = self._topics.get(name)
+        if topic is not None and topic.newest is not None:
+            topic.newest = None
+            return True
+        if sum([self._shed(subscription) for subscription in list(self.subscriptions)]):
+            return True
+        for topic in self._topics.values():
+            if topic.newest is not None:
+                topic.newest = None
+                return True
+        return False
+
+    def _shed(self, subscription: Subscription) -> bool:
+        shed = subscription.shed()
+        if subscription.failed:
+            self.unsubscribe(subscription)
+        return shed
+
+    def end_stalled(self, seconds: float) -> None:
+        """End subscriptions that have not taken a message for so long."""
+        late = time.monotonic() - seconds
+        for subscription in list(self.subscriptions):
+            if subscription.writing_since_s is not None and subscription.writing_since_s < late:
+                text = f"a message was not taken for over {seconds:g} s"
+                self.end(subscription, "SUBSCRIBER_TOO_SLOW", text, at_once=True)
+
+    # --- publishers ---------------------------------------------------------------------------------------------------
+
+    def intake(self, head: FrameHead, metadata: bytes) -> Intake:
+        """A frame begins to come in. Room for it has to be reserved; `drop` gives it back if it does not become whole.
+
+        Args:
+            head: The frame; its metadata is not looked at.
+            metadata: Its metadata, serialized.
+
+        Raises:
+            DecodeError: The topic cannot be told from a pattern.
+            Refusal: SHUTTING_DOWN, OBJECT_TOO_LARGE, or TOO_MANY_REQUESTS for one topic too many.
+        """
+        self.require_open()
+        if head.topic.endswith("*"):
+            raise DecodeError(f"topic {head.topic[:64]!r} ends in `*`, as only patterns do", field="name")
+        limit = min(MAX_FRAME_BYTES, self.space.limit - overhead(head.topic, metadata))
+        if head.header.payload_bytes > limit:
+            text = f"a frame of {head.header.payload_bytes} payload bytes; at most {limit} are allowed: use Put"
+            raise Refusal("OBJECT_TOO_LARGE", text)
+        if head.topic not in self._topics and len(self._topics) >= self._max_topics:
+            self._forget_topic()
+        return Intake(head, metadata)
+
+    def _forget_topic(self) -> None:
+        """Forget the topic that was published on longest ago and that nobody subscribes to."""
+        for name, topic in self._topics.items():
+            if next(self._wanting(name), None) is None:
+                # A number given out twice would hide a frame from who saw the first one.
+                self._forgotten_sequence = max(self._forgotten_sequence, topic.sequence)
+                del self._topics[name]
+                return
+        raise Refusal(
+            "TOO_MANY_REQUESTS", f"there are {len(self._topics)} topics with subscribers; no more are allowed"
+        )
+
+    def drop(self, intake: Intake, owner: str) -> None:
+        """A frame does not become whole."""
+        self.space.release(intake.size)
+        self._no_longer_incoming(intake.size, owner)
+        intake.size = 0
+
+    def _no_longer_incoming(self, size: int, owner: str) -> None:
+        self._incoming[owner] -= size
+        if not self._incoming[owner]:
+            del self._incoming[owner]
+
+    def publish(self, intake: Intake, owner: str) -> tuple[int, int]:
+        """Hand a frame that is whole to its subscribers. Returns its sequence and their number."""
+        size = intake.size
+        topic = self._topics.get(intake.topic)
+        sequence = (topic.sequence if topic is not None else self._forgotten_sequence) + 1
+        frame = intake.finish(sequence, self.frame_count + 1, self.space)
+        self._no_longer_incoming(size, owner)
+        if topic is None:
+            topic = self._topics[intake.topic] = Topic(sequence)
+        topic.sequence, topic.newest = sequence, frame
+        self._topics.move_to_end(intake.topic)
+        self.frame_count += 1
+        count = 0
+        for subscription in list(self._wanting(intake.topic)):
+            subscription.offer(frame)
+            if subscription.failed:
+                self.unsubscribe(subscription)
+            count += 1
+        return sequence, count
+
+    def _wanting(self, name: str) -> Iterator[Subscription]:
+        """Those who get the frames of a topic, each once."""
+        found: dict[Subscription, None] = dict(self._by_topic.get(name, ()))
+        for size in self._prefix_sizes:
+            if size <= len(name):
+                found.update(self._by_prefix.get(name[:size], ()))
+        return (subscription for subscription in found if subscription.caller.may_read(name))
+
+    # --- subscribers --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, request: pb.SubscribeRequest, caller: Caller, end: Callable[[], object]) -> Subscription:
+        """Begin to queue frames; `unsubscribe` ends that.
+
+        Args:
+            request: What is wanted.
+            caller: Who wants it. Of a prefix's topics it gets those that it may read.
+            end: Ends the call, also when it is stuck.
+
+        Raises:
+            EncodeError, DecodeError: A pattern or the policy is none.
+            Refusal: SHUTTING_DOWN, TOO_MANY_SUBSCRIBERS, or PERMISSION_DENIED for a topic named in full.
+        """
+        self.require_open()
+        _check_patterns(request.patterns, caller)
+        if request.policy not in pb.DeliveryPolicy.values():
+            raise DecodeError(f"{request.policy} is no delivery policy", field="policy")
+        if len(self.subscriptions) >= self._max_subscribers:
+            text = f"{len(self.subscriptions)} subscriptions (--max-subscribers) are open"
+            raise Refusal("TOO_MANY_SUBSCRIBERS", text)
+        made = Subscription(request, caller, end, self._count_dropped)
+        self.subscriptions[made] = None
+        for topic in made.exact:
+            self._by_topic.setdefault(topic, {})[made] = None
+        for prefix in made.prefixes:
+            self._by_prefix.setdefault(prefix, {})[made] = None
+            self._prefix_sizes[len(prefix)] += 1
+        if not request.skip_retained:
+            made.begin_with(self._retained(made), self.frame_count)
+        return made
+
+    def _retained(self, subscription: Subscription) -> deque[Retained]:
+        prefixes, may_read = tuple(subscription.prefixes), subscription.caller.may_read
+        return deque(
+            topic
+            for name, topic in self._topics.items()
+            if topic.newest is not None and (name in subscription.exact or name.startswith(prefixes)) and may_read(name)
+        )
+
+    def _count_dropped(self, count: int) -> None:
+        self.dropped_count += count
+
+    def end(self, subscription: Subscription, reason: str, text: str, at_once: bool = False) -> None:
+        """End a subscription by a refusal; see `Subscription.fail`."""
+        subscription.fail(reason, text, at_once)
+        self.unsubscribe(subscription)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Queue nothing any more."""
+        if subscription not in self.subscriptions:
+            return
+        del self.subscriptions[subscription]
+        for topic in subscription.exact:
+            _remove(self._by_topic, topic, subscription)
+        for prefix in subscription.prefixes:
+            _remove(self._by_prefix, prefix, subscription)
+            self._prefix_sizes[len(prefix)] -= 1
+            if not self._prefix_sizes[len(prefix)]:
+                del self._prefix_sizes[len(prefix)]
+
+
+def overhead(topic: str, metadata: bytes) -> int:
+    """What a frame takes beyond its payload, about."""
+    return OVERHEAD_BYTES + len(topic) + len(metadata)
+
+
+def _remove(index: dict[str, dict[Subscription, None]], key: str, subscription: Subscription) -> None:
+    del index[key][subscription]
+    if not index[key]:
+        del index[key]
+
+
+def _check_patterns(patterns: Sequence[str], caller: Caller) -> None:
+    if not 0 < len(patterns) <= MAX_PATTERNS:
+        raise DecodeError(f"{len(patterns)} patterns; 1 to {MAX_PATTERNS} are allowed", field="patterns")
+    size = sum(len(encode_name(pattern)) for pattern in patterns)
+    if size > MAX_PATTERN_BYTES:
+        text = f"{size} bytes; at most {MAX_PATTERN_BYTES} are allowed"
+        raise LimitError(text, declared=size, limit=MAX_PATTERN_BYTES, field="patterns")
+    for pattern in patterns:
+        if not pattern.endswith("*"):
+            caller.require_read(pattern)

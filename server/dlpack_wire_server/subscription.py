@@ -1,0 +1,228 @@
+"""What is queued for one subscriber: which frames, how many, and what is dropped when it does not keep up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from dlpack_wire.v1 import tensor_service_pb2 as pb
+
+from .auth import Caller
+from .frame import Frame
+from .status import Refusal
+
+MAX_FRAME_BYTES = 256 << 20
+"""Most payload bytes of a frame."""
+
+QUEUE_FRAMES, MAX_QUEUE_FRAMES = 64, 4096
+"""Frames queued for a subscriber that has no wish, and at most."""
+
+QUEUE_BYTES, MAX_QUEUE_BYTES = 64 << 20, MAX_FRAME_BYTES
+"""Bytes queued for a subscriber that has no wish, and at most."""
+
+_PATIENCE_S = 2.0
+"""How long a subscriber that failed may take to read what is being sent, and then why it failed."""
+
+_LATEST = (pb.DELIVERY_POLICY_UNSPECIFIED, pb.DELIVERY_POLICY_LATEST)
+
+
+class Bounds(NamedTuple):
+    """What is queued for one subscriber at most. A single frame may be larger.
+
+    Attributes:
+        frame_count: Frames.
+        queue_bytes: Bytes of them.
+    """
+
+    frame_count: int
+    queue_bytes: int
+
+
+def bounds(request: pb.SubscribeRequest) -> Bounds:
+    """The bounds in force for a wish. One frame of each topic is little enough to begin with."""
+    usual = MAX_QUEUE_FRAMES if request.policy in _LATEST else QUEUE_FRAMES
+    return Bounds(
+        min(request.queue_frame_count or usual, MAX_QUEUE_FRAMES),
+        min(request.queue_bytes or QUEUE_BYTES, MAX_QUEUE_BYTES),
+    )
+
+
+class Retained(Protocol):
+    """A topic, as far as its newest frame goes.
+
+    Attributes:
+        newest: That frame, if it is kept.
+    """
+
+    newest: Frame | None
+
+
+class Subscription:
+    """The queue of one subscriber.
+
+        policy        queue                      when it is full
+        LATEST        a topic's newest frame     the frame of the topic that waits longest is dropped
+        DROP_OLDEST   frames in order            the oldest is dropped
+        RELIABLE      frames in order            the subscription ends
+
+    Attributes:
+        caller: Whose it is.
+        bounds: Of the queue.
+        queued_bytes: Of the frames in it.
+        exact: Topics that are wanted.
+        prefixes: Prefixes of topics that are wanted.
+        writing_since_s: Since when the frame that is being sent has not moved, on the monotonic clock; or None.
+    """
+
+    def __init__(
+        self, request: pb.SubscribeRequest, caller: Caller, end: Callable[[], object], dropped: Callable[[int], None]
+    ) -> None:
+        """Nothing is queued.
+
+        Args:
+            request: What is wanted.
+            caller: Who wants it.
+            end: Ends the call, also when it is stuck.
+            dropped: Told how many frames were dropped.
+        """
+        self.caller = caller
+        self.bounds = bounds(request)
+        self.queued_bytes = 0
+        self.exact = {p for p in request.patterns if not p.endswith("*")}
+        self.prefixes = {p[:-1] for p in request.patterns if p.endswith("*")}
+        self.writing_since_s: float | None = None
+        self._latest = request.policy in _LATEST
+        self._reliable = request.policy == pb.DELIVERY_POLICY_RELIABLE
+        self._end = end
+        self._tell_dropped = dropped
+        self._queue: OrderedDict[object, Frame] = OrderedDict()
+        self._dropped: Counter[str] = Counter()
+        self._retained: deque[Retained] = deque()
+        self._last_serial = 0
+        self._caught_up = False
+        self._failure: tuple[str, str] | None = None
+        self._ready = asyncio.Event()
+
+    def begin_with(self, retained: deque[Retained], last_serial: int) -> None:
+        """The newest frames of these topics are to be sent first.
+
+        Args:
+            retained: The topics.
+            last_serial: Serial of the newest frame of all.
+        """
+        self._retained = retained
+        self._last_serial = last_serial
+
+    def offer(self, frame: Frame) -> None:
+        """A new frame of a topic that is wanted."""
+        if self._failure is not None:
+            return
+        key: object = frame.topic if self._latest else frame
+        replaced = self._queue.get(key)
+        if replaced is not None:
+            self.queued_bytes -= replaced.size
+            self._drop(replaced)
+        self._queue[key] = frame
+        self.queued_bytes += frame.size
+        if self._reliable and self._is_over():
+            held = f"{len(self._queue)} frames of {self.queued_bytes} bytes are queued"
+            self.fail("SUBSCRIBER_TOO_SLOW", f"{held}; at most {self.bounds[0]} of {self.bounds[1]} may be")
+        while self._is_over():
+            self._drop_oldest()
+        self._ready.set()
+
+    def _is_over(self) -> bool:
+        count = len(self._queue)
+        return count > self.bounds.frame_count or (count > 1 and self.queued_bytes > self.bounds.queue_bytes)
+
+    def _drop_oldest(self) -> None:
+        _, frame = self._queue.popitem(last=False)
+        self.queued_bytes -= frame.size
+        self._drop(frame)
+
+    def _drop(self, frame: Frame) -> None:
+        self._dropped[frame.topic] += 1
+        self._tell_dropped(1)
+
+    def shed(self) -> bool:
+        """Memory is short: give up the older half of what is queued. Returns whether that was anything."""
+        count = (len(self._queue) + 1) // 2
+        if count and self._reliable:
+            self.fail("SUBSCRIBER_TOO_SLOW", f"{len(self._queue)} frames are queued, and memory for frames is full")
+        else:
+            for _ in range(count):
+                self._drop_oldest()
+        return count > 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended."""
+        return self._failure is not None
+
+    def fail(self, reason: str, text: str, at_once: bool = False) -> None:
+        """End it by a refusal. What is queued is not sent any more.
+
+        Args:
+            reason, text: The refusal.
+            at_once: Whether to cut short what is being sent, which the refusal then cannot follow. Otherwise that is
+                done if it is not taken soon.
+        """
+        if self._failure is not None:
+            return
+        self._failure = reason, text
+        self._tell_dropped(len(self._queue))
+        self._queue.clear()
+        self._retained.clear()
+        self.queued_bytes = 0
+        self._ready.set()
+        if at_once:
+            self._cut()
+        elif self.writing_since_s is not None:
+            asyncio.get_running_loop().call_later(_PATIENCE_S, self._cut)
+
+    def _cut(self) -> None:
+        if self.writing_since_s is not None:
+            self._end()
+
+    def check(self) -> None:
+        """Refuse if it has ended."""
+        if self._failure is not None:
+            raise Refusal(*self._failure)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While a message is being sent, which may take as long as the subscriber likes."""
+        self.writing_since_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.writing_since_s = None
+
+    async def next(self) -> tuple[Frame | None, int]:
+        """Wait for the next frame; returns it and how many of its topic were dropped right before it.
+
+        Once, instead of a frame, None: what follows is from after the subscription.
+
+        Raises:
+            Refusal: The subscription has ended.
+        """
+        while True:
+            self.check()
+            while self._retained:
+                frame = self._retained.popleft().newest
+                # Otherwise a newer one is queued by now, or it was given up.
+                if frame is not None and frame.serial <= self._last_serial:
+                    return frame, 0
+            if not self._caught_up:
+                self._caught_up = True
+                return None, 0
+            if self._queue:
+                _, frame = self._queue.popitem(last=False)
+                self.queued_bytes -= frame.size
+                return frame, self._dropped.pop(frame.topic, 0)
+            self._ready.clear()
+            await self._ready.wait()
