@@ -417,18 +417,21 @@ def test_a_withdrawn_token_does_not_shut_its_neighbours_out(tmp_path: Path) -> N
     tokens = {"tokens": [{"name": n, "token": t, "read": [""], "write": [""]} for n, t in (("a", TOKEN), ("b", OTHER))]}
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps(tokens))
-    with running("--token-file", str(path)) as server, connect(server.address, token=OTHER, timeout=20) as other:
-        with connect(server.address, token=TOKEN, timeout=20) as old:
-            withdrawn = [old.subscribe("t") for _ in range(30)]
-            kept, publisher = other.subscribe("t"), other.publisher("t")
-            publisher.send(np.zeros(1))
-            tokens["tokens"].pop(0)
-            path.write_text(json.dumps(tokens))
-            eventually(lambda: publisher.send(np.zeros(1)) > 0 and publisher.subscriber_count == 1)
-            for frames in withdrawn:
-                assert error_of(lambda frames=frames: list(frames))[0] == "UNAUTHENTICATED"
-            sequence = publisher.send(np.zeros(1))
-            eventually(lambda: next(kept).sequence == sequence)
+    with (
+        running("--token-file", str(path)) as server,
+        connect(server.address, token=OTHER, timeout=20) as other,
+        connect(server.address, token=TOKEN, timeout=20) as old,
+    ):
+        withdrawn = [old.subscribe("t") for _ in range(30)]
+        kept, publisher = other.subscribe("t"), other.publisher("t")
+        publisher.send(np.zeros(1))
+        tokens["tokens"].pop(0)
+        path.write_text(json.dumps(tokens))
+        eventually(lambda: publisher.send(np.zeros(1)) > 0 and publisher.subscriber_count == 1)
+        for frames in withdrawn:
+            assert error_of(lambda frames=frames: list(frames))[0] == "UNAUTHENTICATED"
+        sequence = publisher.send(np.zeros(1))
+        eventually(lambda: next(kept).sequence == sequence)
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------
@@ -566,17 +569,20 @@ def test_refused_frames_leave_no_room_taken() -> None:
 
 
 def test_those_who_do_not_read_do_not_stop_a_publisher() -> None:
-    with running("--max-topic-bytes", "40MiB") as server, connect(server.address, timeout=60) as client:
-        with grpc.insecure_channel(server.address) as channel, client.publisher("t") as publisher:
-            request = pb.SubscribeRequest(patterns=["t"]).SerializeToString()
-            frozen = []
-            for i in range(25):
-                frozen.append(channel.unary_stream(f"/{SERVICE}/Subscribe")(request))
-                next(frozen[-1])
-                assert publisher.send(np.zeros(4 * MIB, np.uint8)) == i + 1
-            assert publisher.subscriber_count < 25  # the first ones have lost their place
-            for call in frozen:
-                call.cancel()
+    with (
+        running("--max-topic-bytes", "40MiB") as server,
+        connect(server.address, timeout=60) as client,
+        grpc.insecure_channel(server.address) as channel,
+        client.publisher("t") as publisher,
+    ):
+        request = pb.SubscribeRequest(patterns=["t"]).SerializeToString()
+        frozen = []
+        for i in range(25):
+            frozen.append(channel.unary_stream(f"/{SERVICE}/Subscribe")(request))
+            next(frozen[-1])
+            assert publisher.send(np.zeros(4 * MIB, np.uint8)) == i + 1
+        for call in frozen:
+            call.cancel()
 
 
 def test_requests_that_would_be_kept_are_small(stub: Any) -> None:
