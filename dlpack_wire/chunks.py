@@ -253,8 +253,11 @@ def walk_fields(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, 
             return
         # Nearly every tag is one byte and its length one or two; anything else goes through the strict reader.
         tag = buffer[pos]
+        content = pos + 1
         after = 0
-        if tag & 0x87 == LEN and tag >= 8 and end - pos > 2:
+        if tag & 0x87 == FIXED64 and tag >= 8:
+            after = pos + 9
+        elif tag & 0x87 == LEN and tag >= 8 and end - pos > 2:
             content = pos + 2
             size = buffer[pos + 1]
             if size >= 0x80 and 0 < buffer[content] < 0x80:
@@ -264,7 +267,7 @@ def walk_fields(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, 
             elif size < 0x80:
                 after = content + size
         if 0 < after <= end:
-            yield tag >> 3, LEN, pos, content, after
+            yield tag >> 3, tag & 7, pos, content, after
         else:
             field = read_field(buffer, pos, end)
             after = field.end
@@ -319,7 +322,51 @@ def read_chunk(buffer: Buffer, pos: int, end: int) -> Piece:
     return Piece(index, offset, running_sum, memoryview(buffer)[data_begin:data_end])
 
 
+class _Known(NamedTuple):
+    """A record without metadata that was read before: what of it stays when the payload's bytes change.
+
+    Attributes:
+        before: Its bytes before the checksum's value.
+        after: Its bytes between that and the payload.
+        names, header: What they mean.
+    """
+
+    before: bytes
+    after: bytes
+    names: tuple[str, ...]
+    header: Header
+
+
+# By the record's size and first bytes, since tensors of one program come again and again.
+_KNOWN: dict[tuple[int, bytes], _Known] = {}
+_KNOWN_COUNT, _KNOWN_BYTES, _KEY_BYTES = 1024, 512, 16
+
+
 def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
+    key = end - pos, bytes(buffer[pos : pos + _KEY_BYTES])
+    known = _KNOWN.get(key)
+    if known is not None:
+        before, after, names, header = known
+        sum_begin = pos + len(before)
+        data_begin = sum_begin + 8 + len(after)
+        if buffer[pos:sum_begin] == before and buffer[sum_begin + 8 : data_begin] == after:
+            checksum = int.from_bytes(buffer[sum_begin : sum_begin + 8], "little")
+            return Record(names, {}, header.with_checksum(checksum), memoryview(buffer)[data_begin:end])
+    record, located = _read_new_record(buffer, pos, end)
+    if located is not None and located.checksum is not None and not record.metadata and located.data_end == end:
+        before, after = (
+            bytes(buffer[pos : located.sum_begin]),
+            bytes(buffer[located.sum_begin + 8 : located.data_begin]),
+        )
+        if located.sum_begin < located.data_begin and len(before) + len(after) <= _KNOWN_BYTES:
+            if len(_KNOWN) >= _KNOWN_COUNT:
+                _KNOWN.clear()
+            _KNOWN[key] = _Known(before, after, record.names, record.header)
+    return record
+
+
+def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, messages.Located | None]:
+    """The record, and where its parts are in the buffer, unless they had to be put together elsewhere."""
     name = b""
     aliases: list[bytes] = []
     tensors: list[tuple[int, int]] = []
@@ -351,8 +398,9 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
         located = messages.read(buffer, begin, end)
     except DecodeError as error:
         raise error.at(tensor=names[0][:64]) from None
-    header = located.header._replace(checksum=located.checksum)
-    return Record(names, metadata, header, memoryview(buffer)[located.data_begin : located.data_end])
+    header = located.header.with_checksum(located.checksum)
+    record = Record(names, metadata, header, memoryview(buffer)[located.data_begin : located.data_end])
+    return record, located if len(tensors) == 1 else None
 
 
 class Stage(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -266,8 +267,7 @@ class Drive:
         client.check_usable()
         self._client = client
         self._clock = Clock(client.timeout)
-        self._cancellable = cancellable
-        self._cancelled = threading.Event()
+        self._cancelled = threading.Event() if cancellable else None
         self._call: Any = None
 
     def run(self, script: Script[_T]) -> _T:
@@ -289,6 +289,7 @@ class Drive:
 
     def cancel(self) -> None:
         """End the call that is running; what comes after it in the script fails too."""
+        assert self._cancelled is not None
         self._cancelled.set()
         self._end_call()
 
@@ -297,7 +298,11 @@ class Drive:
             self._client.say_farewell(command)
             return None
         if isinstance(command, Pause):
-            self._cancelled.wait(self._clock.cut(command.seconds))
+            seconds = self._clock.cut(command.seconds)
+            if self._cancelled is None:
+                time.sleep(seconds)
+            else:
+                self._cancelled.wait(seconds)
             return None
         try:
             if isinstance(command, Next):
@@ -305,7 +310,7 @@ class Drive:
             if isinstance(command, Open):
                 self._begin("unary_stream", command.method, command.request)
                 return None
-            if isinstance(command, Unary) and not self._cancellable:
+            if isinstance(command, Unary) and self._cancelled is None:
                 call = self._client.call("unary_unary", command.method)
                 return call(command.request, timeout=self._clock.left(), metadata=self._client.metadata)
             if isinstance(command, Unary):
@@ -325,7 +330,7 @@ class Drive:
         call = self._client.call(kind, method)
         start = call if kind == "unary_stream" else call.future
         self._call = start(request, timeout=self._clock.left(), metadata=self._client.metadata)
-        if self._cancelled.is_set():
+        if self._cancelled is not None and self._cancelled.is_set():
             self._end_call()
 
     def _running(self) -> Any:

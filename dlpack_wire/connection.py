@@ -26,6 +26,9 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
+LOOKAHEAD_BYTES = 8 << 20
+"""How much of a stream may come before it is asked for."""
+
 _REASON_KEY = "dlpack-wire-reason"
 FAREWELL_S = 2.0
 
@@ -77,7 +80,7 @@ class Connection:
         self._process = _claim_process()
         self.closed = False
 
-    def channel(self, lookahead_bytes: int = 8 << 20) -> grpc.Channel:
+    def channel(self, lookahead_bytes: int = LOOKAHEAD_BYTES) -> grpc.Channel:
         """A new connection.
 
         Args:

@@ -167,13 +167,15 @@ class Exchange:
 
     def _unary(self, method: str, request: bytes) -> Script[bytes]:
         """A call that may be repeated."""
-        yield from self._known_info()
-        patience = Patience()
+        if self._info is None:
+            yield from self.server_info()
+        patience: Patience | None = None
         while True:
             try:
                 response: bytes = yield Unary(method, request)
                 return response
             except RemoteError as error:
+                patience = patience or Patience()
                 pause = patience.pause(error)
             yield pause
 
@@ -282,8 +284,8 @@ class Exchange:
 
     def _receive(self, download: Download, fetch: bool) -> Script[None]:
         if fetch:
-            request = pb.FetchRequest(name=download.request.name, tensors=download.request.tensors)
-            download.take_fetched((yield from self._unary("Fetch", request.SerializeToString())))
+            # Of this request only the fields are set that a FetchRequest has too, with the same numbers.
+            download.take_fetched((yield from self._unary("Fetch", download.request.SerializeToString())))
         patience = Patience()
         while not download.complete:
             try:

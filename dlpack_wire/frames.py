@@ -150,7 +150,7 @@ def _read_head(buffer: Buffer, pos: int, end: int) -> FrameHead:
             raise DecodeError("a frame's header has no payload", field="data")
     except DecodeError as error:
         raise error.at(tensor=topic[:64]) from None
-    header = located.header._replace(checksum=located.checksum)
+    header = located.header.with_checksum(located.checksum)
     return FrameHead(topic, message.sequence, message.time_ns, metadata, message.dropped_count, header)
 
 

@@ -54,7 +54,7 @@ class Image:
         position = len(MAGIC)
         for names, header in tensors:
             if header.checksum is not None:
-                header = header._replace(checksum=None)  # plans are remembered by header
+                header = header.with_checksum(None)  # plans are remembered by header
             record = plan(header, len(names), position % RECORD_ALIGNMENT, RECORD_ALIGNMENT)
             self.slots.append(Slot(names, header, record, position, position + record.prefix_bytes))
             position += record.record_bytes

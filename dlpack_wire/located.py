@@ -45,14 +45,14 @@ def read_entry(entry: Entry) -> Located:
         if header is not None:
             headers.check_payload_size(header, entry.data_bytes)
             checksum = int.from_bytes(entry.header[-8:], "little")
-            return Located(header._replace(checksum=checksum), checksum, entry)
+            return Located(header.with_checksum(checksum), checksum, entry)
     located = messages.read(entry.header, 0, len(entry.header))
     if located.data_begin != located.data_end:
         raise DecodeError("an index entry's header has a payload", field="data")
     if located.checksum is None:
         raise DecodeError("missing", field="data_xxh3_64")
     headers.check_payload_size(located.header, entry.data_bytes)
-    return Located(located.header._replace(checksum=located.checksum), located.checksum, entry)
+    return Located(located.header.with_checksum(located.checksum), located.checksum, entry)
 
 
 @lru_cache(maxsize=4096)
@@ -92,7 +92,7 @@ def _is_as_we_write(region: Buffer, located: Located) -> bool:
     """Whether a record's head is, sums and all, what this package writes for its index entry: it needs no parsing."""
     header, checksum, entry = located
     planned = plan(
-        header._replace(checksum=None), len(entry.names), entry.record_offset % RECORD_ALIGNMENT, RECORD_ALIGNMENT
+        header.with_checksum(None), len(entry.names), entry.record_offset % RECORD_ALIGNMENT, RECORD_ALIGNMENT
     )
     return planned.middle.endswith(entry.header[:-8]) and region == prefix(planned, entry.names, checksum)
 

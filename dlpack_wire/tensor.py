@@ -50,7 +50,7 @@ class Tensor:
     def header(self) -> Header:
         """The header as recorded: `header.device` is where the tensor lived when it was encoded."""
         if self._checksum is not None:
-            self._header = self._header._replace(checksum=self._checksum)
+            self._header = self._header.with_checksum(self._checksum)
             self._checksum = None
         return self._header
 

@@ -67,7 +67,7 @@ class Outgoing:
             payload = source.buffer()
             if payload is None:
                 payload = memoryview(b"".join(map(bytes, source.pieces(1 << 20))))
-            header = source.header._replace(checksum=xxh3(payload))
+            header = source.header.with_checksum(xxh3(payload))
             yield from record_parts(15, block, header, payload)
 
 

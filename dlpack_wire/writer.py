@@ -139,7 +139,7 @@ class RecordWriter:
         claimed = split_names(names)[0]
         self._check_names(claimed[0], claimed[1:])
         try:
-            self._append(names, header._replace(checksum=None), Copied(header, payload), payload)
+            self._append(names, header.with_checksum(None), Copied(header, payload), payload)
         except BaseException:
             self.abort()
             raise

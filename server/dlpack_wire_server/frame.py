@@ -118,7 +118,7 @@ class Intake:
         """The frame, whose numbers are known now. The bytes taken of `space` are the frame's from now on."""
         head = self._head
         self._arrival.end()
-        header = head.header._replace(checksum=self._arrival.sums[0])
+        header = head.header.with_checksum(self._arrival.sums[0])
         fields = frame_fields(head.topic, sequence, head.time_ns or time.time_ns(), self._metadata, header)
         frame = Frame(head.topic, sequence, serial, fields, self._chunks, self.size, space)
         self.size = 0

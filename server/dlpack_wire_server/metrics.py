@@ -3,100 +3,76 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, start_http_server
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import CollectorRegistry, Histogram, Metric, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_PREFIX = "dlpack_wire_"
 
 
-class _MethodMetrics(NamedTuple):
-    """The metrics of one method."""
+class Metrics(Collector):
+    """What one server counts, in its event loop: plain numbers, since the library's take a lock each.
 
-    running: Gauge
-    seconds: Histogram
-    ended: dict[str, Counter]
-
-
-class _Count(Collector):
-    """A counter that somebody else keeps."""
-
-    def __init__(self, name: str, text: str, read: Callable[[], float]) -> None:
-        self._name = name
-        self._text = text
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(self._name, self._text, value=self._read())
-
-
-class Metrics:
-    """What one server counts."""
+    Attributes:
+        received_bytes: Payload bytes that came in.
+        sent_bytes: Bytes of the messages that hand out payloads.
+    """
 
     def __init__(self) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self._running: Counter[str] = Counter()
+        self._ended: Counter[tuple[str, str]] = Counter()
+        self._watched: list[tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, Callable[[], float]]] = []
         self._registry = CollectorRegistry()
-        self._calls = Counter(
-            "dlpack_wire_calls", "Calls that ended, by method and status.", ["method", "code"], registry=self._registry
-        )
+        self._registry.register(self)
         self._seconds = Histogram(
-            "dlpack_wire_call_seconds",
-            "How long calls took.",
-            ["method"],
-            buckets=_SECONDS,
-            registry=self._registry,
+            f"{_PREFIX}call_seconds", "How long calls took.", ["method"], buckets=_SECONDS, registry=self._registry
         )
-        self._running = Gauge(
-            "dlpack_wire_running_calls", "Calls that are running.", ["method"], registry=self._registry
-        )
-        self._received = Counter(
-            "dlpack_wire_received_payload_bytes", "Payload bytes taken in.", registry=self._registry
-        )
-        self._sent = Counter(
-            "dlpack_wire_sent_bytes", "Bytes of the messages that hand out payloads.", registry=self._registry
-        )
-        self._methods: dict[str, _MethodMetrics] = {}
+        self._seconds_of: dict[str, Histogram] = {}  # looking labels up takes longer than counting
+        self.count("received_payload_bytes", "Payload bytes taken in.", lambda: self.received_bytes)
+        self.count("sent_bytes", "Bytes of the messages that hand out payloads.", lambda: self.sent_bytes)
 
     def begin(self, method: str) -> float:
         """A call begins; what is returned is for `end`."""
-        self._of(method).running.inc()
+        self._running[method] += 1
         return time.perf_counter()
 
     def end(self, method: str, begun: float, code: str) -> None:
         """It ended with that status."""
-        of = self._of(method)
-        of.running.dec()
-        of.seconds.observe(time.perf_counter() - begun)
-        ended = of.ended.get(code)
-        if ended is None:
-            ended = of.ended[code] = self._calls.labels(method, code)
-        ended.inc()
-
-    def _of(self, method: str) -> _MethodMetrics:
-        # Looking labels up takes longer than counting.
-        found = self._methods.get(method)
-        if found is None:
-            found = _MethodMetrics(self._running.labels(method), self._seconds.labels(method), {})
-            self._methods[method] = found
-        return found
-
-    def received(self, size: int) -> None:
-        """Payload bytes came in."""
-        self._received.inc(size)
-
-    def sent(self, size: int) -> None:
-        """A message with payload went out."""
-        self._sent.inc(size)
+        self._running[method] -= 1
+        self._ended[method, code] += 1
+        seconds = self._seconds_of.get(method)
+        if seconds is None:
+            seconds = self._seconds_of[method] = self._seconds.labels(method)
+        seconds.observe(time.perf_counter() - begun)
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show a number that somebody else keeps."""
-        Gauge(f"dlpack_wire_{name}", text, registry=self._registry).set_function(read)
+        self._watched.append((GaugeMetricFamily, name, text, read))
 
     def count(self, name: str, text: str, read: Callable[[], float]) -> None:
         """As `watch`, for a number that only grows."""
-        self._registry.register(_Count(f"dlpack_wire_{name}", text, read))
+        self._watched.append((CounterMetricFamily, name, text, read))
+
+    def collect(self) -> Iterator[Metric]:
+        """All numbers as they are now; asked for by the library, in a thread of its own."""
+        running = GaugeMetricFamily(f"{_PREFIX}running_calls", "Calls that are running.", labels=["method"])
+        for method, count in list(self._running.items()):
+            running.add_metric([method], count)
+        yield running
+        ended = CounterMetricFamily(
+            f"{_PREFIX}calls", "Calls that ended, by method and status.", labels=["method", "code"]
+        )
+        for labels, count in list(self._ended.items()):
+            ended.add_metric(labels, count)
+        yield ended
+        for family, name, text, read in self._watched:
+            yield family(f"{_PREFIX}{name}", text, value=read())
 
     def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
         """Serve all numbers over HTTP at `/metrics`; returns the port and what ends it.

@@ -272,7 +272,8 @@ class TensorService:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     async def _store_object(self, caller: Caller, raw: bytes) -> bytes:
-        request, records, _ = await self._quick_or_not(raw, self._parse_store)
+        quick = len(raw) < _QUICK_PARSE_BYTES
+        request, records, _ = self._parse_store(raw) if quick else await self._in_thread(self._parse_store, raw)
         key = _upload_key(caller, request.upload_id)
         commit = self._committed(caller, request.name, key)
         if commit is None:
@@ -283,9 +284,9 @@ class TensorService:
             upload.arrival.begin(len(records))
             for record in records:
                 headers.check_payload_size(record.header, len(record.payload))
-                upload.arrival.record(record._replace(payload=b""))
+                upload.arrival.record(Record(record.names, record.metadata, record.header, b""))
             commit = await self._run(payload_bytes < _QUICK_BYTES, self._store_all, upload, records)
-            self._metrics.received(payload_bytes)
+            self._metrics.received_bytes += payload_bytes
         response = pb.StoreResponse(generation=commit.generation, already_committed=commit.repeated)
         return response.SerializeToString()
 
@@ -333,7 +334,7 @@ class TensorService:
                     await writing
                     writing = None
                 if chunk is not None:
-                    self._metrics.received(len(chunk.data))
+                    self._metrics.received_bytes += len(chunk.data)
                     # The next message is read while this chunk is being hashed and written.
                     if len(chunk.data) < _QUICK_BYTES and not self._store.on_disk:
                         upload.take(chunk)
@@ -398,8 +399,10 @@ class TensorService:
             check_generation(start.name, if_generation, self._store.generation(start.name))
         if start.ByteSize() > MAX_METADATA_BYTES + MAX_NAME_BYTES + 64:
             raise DecodeError(f"over {MAX_METADATA_BYTES} bytes", field="metadata")
-        metadata = {name: decode_value(name, value) for name, value in start.metadata.items()}
-        serialized = encode_map(6, metadata, MAX_METADATA_BYTES), encode_map(2, metadata, MAX_METADATA_BYTES)
+        serialized = b"", b""
+        if start.metadata:
+            metadata = {name: decode_value(name, value) for name, value in start.metadata.items()}
+            serialized = encode_map(6, metadata, MAX_METADATA_BYTES), encode_map(2, metadata, MAX_METADATA_BYTES)
         limit = self._limits.object_bytes
         if limit and payload_bytes > limit:
             text = f"{payload_bytes} payload bytes; at most {limit} (--max-object-bytes) are allowed"
@@ -454,7 +457,7 @@ class TensorService:
         records = select(stored, request.tensors)
         quick = min(stored.info.payload_bytes, INLINE_BYTES) < _QUICK_BYTES and len(records) < _QUICK_RECORDS
         response = await self._run(quick, fetch_response, stored, records)
-        self._metrics.sent(len(response))
+        self._metrics.sent_bytes += len(response)
         return response
 
     async def _get(self, caller: Caller, raw: bytes, context: _Context) -> None:
@@ -470,7 +473,7 @@ class TensorService:
             following = asyncio.ensure_future(self._run(quick, next, messages, None))
             try:
                 await context.write(message)
-                self._metrics.sent(len(message))
+                self._metrics.sent_bytes += len(message)
             finally:
                 await _settle(following)
             message = following.result()
@@ -551,7 +554,7 @@ class TensorService:
                         intake.take(chunk)
                     else:
                         await self._in_thread(intake.take, chunk)
-                    self._metrics.received(len(chunk.data))
+                    self._metrics.received_bytes += len(chunk.data)
                 if intake is not None and intake.complete:
                     topic = intake.topic
                     sequence, count = self._hub.publish(intake, owner)
@@ -594,7 +597,7 @@ class TensorService:
                 for message in frame.messages(dropped_count):
                     with subscription.writing():
                         await context.write(message)
-                    self._metrics.sent(len(message))
+                    self._metrics.sent_bytes += len(message)
                 del frame, message  # not kept while waiting for the next one
         finally:
             del self._watches[subscription]

@@ -109,7 +109,7 @@ class Draft(NamedTuple):
         """Write everything but the payloads, which must have been written."""
         self.room.seal(self.image, sums)
         return [
-            StoredRecord(names, slot.names, slot.header._replace(checksum=payload_sum), slot.data_offset)
+            StoredRecord(names, slot.names, slot.header.with_checksum(payload_sum), slot.data_offset)
             for names, slot, payload_sum in zip(self.names, self.image.slots, sums, strict=True)
         ]
 

@@ -15,7 +15,7 @@ import numpy as np
 from server_process import ROOT, running
 
 from dlpack_wire.client import connect
-from dlpack_wire.connection import CHANNEL_OPTIONS
+from dlpack_wire.connection import CHANNEL_OPTIONS, LOOKAHEAD_BYTES
 
 from .grpc_peer import CHUNK_BYTES, SERVICE
 from .measure import Row, Work, interleaved, rate_row, time_row
@@ -28,7 +28,8 @@ class Peer:
     """A client of the peer."""
 
     def __init__(self, address: str) -> None:
-        self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
+        options = [*CHANNEL_OPTIONS, ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES)]
+        self._channel = grpc.insecure_channel(address, options)
         self._put = self._channel.stream_unary(f"/{SERVICE}/Put")
         self._get = self._channel.unary_stream(f"/{SERVICE}/Get")
         self._echo = self._channel.unary_unary(f"/{SERVICE}/Echo")

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 from dlpack_wire_server.auth import Authorizer, Caller
+from dlpack_wire_server.hub import Hub
 from dlpack_wire_server.metrics import Metrics
 from dlpack_wire_server.service import Limits, TensorService
 from dlpack_wire_server.store import MemoryStore
@@ -48,7 +49,9 @@ class Context:
 
 def service(**limits: int) -> TensorService:
     store = MemoryStore(1 << 30, 10**9)
-    return TensorService(store, Uploads(10**9, 1 << 30), Authorizer(), Metrics(), "0" * 32, Limits(**limits))
+    return TensorService(
+        store, Uploads(10**9, 1 << 30), Hub(1 << 30, 100), Authorizer(), Metrics(), "0" * 32, Limits(**limits)
+    )
 
 
 def test_one_caller_cannot_run_every_call() -> None:
