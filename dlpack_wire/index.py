@@ -32,6 +32,7 @@ _OFFSETS = struct.Struct("<BQBQBQ")
 _OFFSETS_BYTES = 27
 _MIN_ENTRY_BYTES = 2 + 4 + _OFFSETS_BYTES  # tag, length, a header of two bytes with tag and length
 _ROWS = 1 << 12
+_FEW_ROWS = 32
 _HASH = np.uint64(0xFFFFFFFF00000000)
 _PLACE = np.uint64(0xFFFFFFFF)
 
@@ -179,13 +180,23 @@ class Index:
         pos = 0
         bounds, keys = array("Q", (0,)), array("Q")
         # The tightest loop of opening a file. What does not steer it is checked afterwards, for many lines at once.
+        batch = _FEW_ROWS
         try:
             while pos < end and content[pos] == 0x0A:
+                alike = self._lines_alike(pos, end)
+                if alike is not None:
+                    batch = _FEW_ROWS
+                    found, places = alike
+                    check_names(found)
+                    bounds.frombytes(places[1:].tobytes())
+                    keys.frombytes(_keys(found, places[:-1]).tobytes())
+                    pos = int(places[-1])
+                    continue
                 names: list[bytes] = []
                 starts: list[int] = []
                 stops: list[int] = []
                 add_name, add_start, add_stop = names.append, starts.append, stops.append
-                for _ in range(_ROWS):
+                for _ in range(batch):
                     if pos >= end or content[pos] != 0x0A:
                         break
                     add_start(pos)
@@ -211,17 +222,42 @@ class Index:
                         self._read_aliases(body, min(stop, end), names, starts)
                         if len(names) > _ROWS:
                             break
+                batch = min(2 * batch, _ROWS)  # the more often looking for lines alike was in vain, the rarer it is
                 bounds.extend(stops)
                 check_names(names)
-                # Half of a key is the name's hash, salted by the interpreter; the other half is where it stands.
-                hashes = np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
-                keys.frombytes((hashes & _HASH | np.array(starts, np.uint64)).tobytes())
+                keys.frombytes(_keys(names, np.array(starts, np.uint64)).tobytes())
         except IndexError:
             pos = end + 1
         if pos > end:
             raise TruncatedError("index entry is cut off", needed=pos, available=end, field="entries")
         self._bounds, self._keys = np.frombuffer(bounds, np.uint64), np.frombuffer(keys, np.uint64)
         return pos
+
+    def _lines_alike(self, pos: int, end: int) -> tuple[list[bytes], Numbers] | None:
+        """The names of many lines from `pos` on, without aliases, and where each line begins and the last one ends.
+
+        Programs number their tensors: then names, and with them lines, are of one length, and all are found at once.
+        """
+        content = self._content
+        try:
+            size, body = read_minimal_varint(content, pos + 1, end)
+            length, begin = read_minimal_varint(content, body + 1, end)
+        except DecodeError:
+            return None
+        step, head = body + size - pos, begin - pos
+        stop = head + length
+        count = min((end - pos) // step, _ROWS)
+        if content[body] != 0x0A or not 0 < length < step - head or count < _FEW_ROWS:
+            return None
+        rows = np.frombuffer(content, np.uint8, count * step, pos).reshape(count, step)
+        for few in (_FEW_ROWS, count):
+            same = (rows[:few, :head] == rows[0, :head]).all(axis=1)
+            same &= (rows[:few, stop] != 0x12) & (rows[:few, head:stop] != 0).all(axis=1)
+            count = few if same.all() else int(same.argmin())
+            if count < _FEW_ROWS:
+                return None
+        names = np.ascontiguousarray(rows[:count, head:stop]).view(f"S{length}")[:, 0].tolist()
+        return names, np.arange(pos, pos + count * step + 1, step).astype(np.uint64)
 
     def _read_aliases(self, pos: int, stop: int, names: list[bytes], starts: list[int]) -> None:
         content = self._content
@@ -387,6 +423,13 @@ class Index:
             raise DecodeError("an index entry must end with header and offsets", offset=pos)
         record, data, size = map(int, self.offsets[ordinal])
         return Entry(content[names_begin:pos], content[field.content : field.end], record, data, size)
+
+
+def _keys(names: Sequence[bytes], places: Numbers) -> Numbers:
+    """Half of a key is the name's hash, salted by the interpreter; the other half is where it stands."""
+    hashes = np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
+    keys: Numbers = hashes & _HASH | places
+    return keys
 
 
 def check_index(region: Buffer, index_offset: int, index_sum: int) -> bytes:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import arrays
 
+from dlpack_wire import chunks
 from dlpack_wire import header as headers
 from dlpack_wire import message as messages
 from dlpack_wire.checksum import EMPTY, Running, xxh3
@@ -158,6 +159,45 @@ def test_any_bytes_give_a_message_or_a_decode_error(noise: bytes) -> None:
     for kind in (pb.PutRequest, pb.StoreRequest, pb.GetResponse, pb.FetchResponse, pb.StatResponse, pb.ListRequest):
         with suppress(DecodeError):
             parse(kind, noise)
+
+
+def verdict(message: bytes) -> Any:
+    """What a message says, or the error."""
+    try:
+        request, records, _ = parse(pb.StoreRequest, message)
+    except DecodeError as error:
+        return type(error), str(error)
+    return request, [record._replace(payload=bytes(record.payload)) for record in records]
+
+
+@pytest.mark.parametrize("with_payload", [True, False])
+@pytest.mark.parametrize("names", [(), ("a name of its own", "alias")])
+def test_a_record_that_was_read_before_changes_no_verdict(with_payload: bool, names: tuple[str, ...]) -> None:
+    record = record_of(FLOATS, *names, checksum=xxh3(FLOATS))
+    message = join(record_parts(15, record.block, record.header, FLOATS.tobytes() if with_payload else b""))
+    chance = random.Random(0)
+    for _ in range(3000):
+        mutant = bytearray(message)
+        for _ in range(chance.choice((1, 1, 2))):
+            mutant[chance.randrange(len(mutant))] = chance.choice((0, 1, 9, 0x7A, 0x49, 0xFF, chance.randrange(256)))
+        chunks._KNOWN.clear()
+        fresh = verdict(bytes(mutant))
+        chunks._KNOWN.clear()
+        assert verdict(message)[1] == [record._replace(payload=FLOATS.tobytes() if with_payload else b"")]
+        assert chunks._KNOWN
+        assert verdict(bytes(mutant)) == fresh
+        assert verdict(bytes(mutant)) == fresh
+
+
+def test_what_is_remembered_of_records_is_bounded() -> None:
+    for i in range(3 * chunks._KNOWN_COUNT):
+        record = record_of(FLOATS, f"{i} with a long name", checksum=i)
+        parse(pb.StoreRequest, join(record_parts(15, record.block, record.header, FLOATS.tobytes())))
+        assert len(chunks._KNOWN) <= chunks._KNOWN_COUNT
+    chunks._KNOWN.clear()
+    record = record_of(FLOATS, "n" * 1000, checksum=1)
+    parse(pb.StoreRequest, join(record_parts(15, record.block, record.header, FLOATS.tobytes())))
+    assert not chunks._KNOWN
 
 
 def test_records_are_counted_before_they_are_parsed() -> None:

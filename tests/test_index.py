@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +50,65 @@ def test_an_index_and_its_trailer_are_the_bytes_of_the_contract() -> None:
     assert trailer == fixed(5, xxh3(covered)) + END
     assert read_trailer(index[-9:] + trailer) == (1000, xxh3(covered))
     assert check_index(covered, 1000, xxh3(covered)) == covered[2:-9]
+
+
+def parsed(content: bytes) -> tuple[list[tuple[str, int]], list[bytes]] | str:
+    """Names with their ordinals, and all lines; or the error."""
+    try:
+        index = Index(content, 1 << 30)
+    except DecodeError as error:
+        return str(error)
+    return list(index.names()), [index.line(i) for i in range(len(index))]
+
+
+def numbered(count: int, template: str = "step/{:05}", **more: Any) -> list[bytes]:
+    return [line(template.format(i), 128 * (i + 1), **more) for i in range(count)]
+
+
+ODD_LINES = {
+    "none": b"",
+    "an alias": line("odd/00", 1 << 20, ["tied"]),
+    "another length": line("odd", 1 << 20),
+    "a name as before": line("step/00007", 1 << 20),
+    "a name with NUL": line("step/0000\0", 1 << 20),
+    "a name that is not UTF-8": line("step/00xx1", 1 << 20).replace(b"00xx1", b"00\xff\xfe1"),
+    "no name": entry(b"", HEADER, 1 << 19, 1 << 20, 4),
+    "cut off": line("step/99999", 1 << 20)[:20],
+    "another field": field(7, b"abc"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_LINES)
+@pytest.mark.parametrize("at", [0, 1, 31, 32, 33, 40, 100, 5000])
+def test_lines_found_many_at_once_are_those_found_one_by_one(
+    odd: str, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = numbered(max(at, 70))
+    content = b"".join([*lines[:at], ODD_LINES[odd], *lines[at:]])
+    at_once = parsed(content)
+    monkeypatch.setattr(Index, "_lines_alike", lambda *_: None)
+    assert at_once == parsed(content)
+    if odd in ("none", "an alias", "another length", "no name"):
+        assert isinstance(at_once, tuple) or odd == "no name"
+
+
+def test_numbered_lines_are_found_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    alike = Index._lines_alike
+
+    def count(self: Index, pos: int, end: int) -> Any:
+        found = alike(self, pos, end)
+        calls.append(len(found[0]) if found is not None else 0)
+        return found
+
+    monkeypatch.setattr(Index, "_lines_alike", count)
+    Index(b"".join(numbered(20_000)), 1 << 30)
+    assert sum(calls) == 20_000
+    assert len(calls) <= 6
+    calls.clear()
+    Index(b"".join(numbered(20_000, "{0:x}" * 3)), 1 << 30)
+    assert sum(calls) > 19_000
+    assert len(calls) < 100
 
 
 @pytest.mark.parametrize("at", range(27))

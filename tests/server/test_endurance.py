@@ -308,11 +308,18 @@ def test_ten_minutes_of_everything(tmp_path: Path) -> None:
         def load(i: int) -> None:
             chance = random.Random(i)
             try:
-                with connect(server.address, timeout=60) as client:
+                with (
+                    connect(server.address, timeout=60) as client,
+                    client.publisher(f"load {i}") as publisher,
+                    client.subscribe(f"load {i}", policy="reliable") as frames,
+                    client.subscribe("load *", policy="latest"),  # never read
+                ):
                     while time.monotonic() < end:
                         name = f"load {i} {chance.randrange(5)}"
                         size = chance.choice((10, 5000, 300_000, 5 * MIB, 20 * MIB))
                         x = np.full(size, chance.randrange(256), np.uint8)
+                        assert publisher.send(x) == counts[i] + 1
+                        assert np.array_equal(next(frames).tensor.numpy(), x)
                         client.put(name, x)
                         assert np.array_equal(client.get(name).numpy(), x)
                         with suppress(LookupError):
