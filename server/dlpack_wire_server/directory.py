@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dlpack_wire.chunks import Record
 from dlpack_wire.image import Image
 from dlpack_wire.reader import FileReader
 from dlpack_wire.record import split_names
@@ -38,9 +39,11 @@ from .store import (
     DescriptorRoom,
     Draft,
     ObjectInfo,
+    Serialized,
     StoredObject,
     StoredRecord,
     check_generation,
+    in_image,
     not_found,
 )
 
@@ -129,14 +132,15 @@ class DirectoryStore:
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
-    def draft(self, image: Image, names: Sequence[tuple[str, ...]], metadata: bytes) -> Draft:
+    def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
+        image, placed = in_image(records, metadata)
         self.space.reserve(image.size)
         try:
-            room = FileRoom(self._objects / f"{secrets.token_hex(8)}.draft", image.size, self.space)
+            room = FileRoom(self._objects / f"{secrets.token_hex(8)}.draft", image, self.space)
         except BaseException:
             self.space.release(image.size)
             raise
-        return Draft(image, names, metadata, room)
+        return Draft(placed, metadata.shown, room)
 
     def publish(
         self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
@@ -157,7 +161,7 @@ class DirectoryStore:
                 replaced = self._forget(index, info.name.encode())
                 index.execute(
                     "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (info.name.encode(), *info[1:], draft.image.size),
+                    (info.name.encode(), *info[1:], room.size),
                 )
                 index.execute("UPDATE last SET generation = ?", (generation,))
                 if upload is not None:
@@ -292,22 +296,23 @@ class DirectoryStore:
 class FileRoom(DescriptorRoom):
     """A file that is removed with this object, unless it is kept."""
 
-    def __init__(self, path: Path, size: int, space: Space) -> None:
+    def __init__(self, path: Path, image: Image, space: Space) -> None:
         """Make a file.
 
         Args:
             path: Where.
-            size: Its size, which has been reserved.
+            image: The plan of its bytes, whose number has been reserved.
             space: Where that is given back, unless it is kept.
         """
         self._space: Space | None = None
-        super().__init__(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), size)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        super().__init__(fd, image.size, image)
         self._path = path
         self._space = space
-        os.ftruncate(self.fd, size)
+        os.ftruncate(self.fd, image.size)
 
-    def seal(self, image: Image, sums: Sequence[int]) -> None:
-        super().seal(image, sums)
+    def seal(self, sums: Sequence[int]) -> None:
+        super().seal(sums)
         os.fsync(self.fd)
 
     def place(self, path: Path) -> None:
@@ -324,5 +329,5 @@ class FileRoom(DescriptorRoom):
         if self._space is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
-            self._space.release(self._size)
+            self._space.release(self.size)
         super().__del__()

@@ -35,7 +35,6 @@ from dlpack_wire.chunks import (
 )
 from dlpack_wire.errors import DecodeError, LimitError
 from dlpack_wire.frames import FrameHead, frame_metadata, parse_frame
-from dlpack_wire.image import Image
 from dlpack_wire.metadata import MAX_NAME_BYTES, decode_value, encode_map, encode_name
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
@@ -45,7 +44,7 @@ from .hub import STALL_S, Hub, overhead
 from .metrics import Metrics
 from .responses import PAGE_BYTES, fetch_response, get_messages, object_field, select, stat_response
 from .status import Refusal, status_of
-from .store import Commit, Store, StoredObject, check_generation
+from .store import Commit, Serialized, Store, StoredObject, check_generation
 from .subscription import Subscription
 from .uploads import Upload, Uploads
 
@@ -399,10 +398,11 @@ class TensorService:
             check_generation(start.name, if_generation, self._store.generation(start.name))
         if start.ByteSize() > MAX_METADATA_BYTES + MAX_NAME_BYTES + 64:
             raise DecodeError(f"over {MAX_METADATA_BYTES} bytes", field="metadata")
-        serialized = b"", b""
+        serialized = Serialized(b"", b"")
         if start.metadata:
             metadata = {name: decode_value(name, value) for name, value in start.metadata.items()}
-            serialized = encode_map(6, metadata, MAX_METADATA_BYTES), encode_map(2, metadata, MAX_METADATA_BYTES)
+            shown, stored = (encode_map(number, metadata, MAX_METADATA_BYTES) for number in (6, 2))
+            serialized = Serialized(shown, stored)
         limit = self._limits.object_bytes
         if limit and payload_bytes > limit:
             text = f"{payload_bytes} payload bytes; at most {limit} (--max-object-bytes) are allowed"
@@ -423,10 +423,9 @@ class TensorService:
     def _make_draft(self, upload: Upload) -> None:
         records = upload.arrival.records
         check_names(records)
-        shown, stored = upload.metadata
-        image = Image([(record.block, record.header) for record in records], stored)
-        self._uploads.admit(upload, image.size)
-        upload.draft = self._store.draft(image, [record.names for record in records], shown)
+        draft = self._store.draft(records, upload.metadata)
+        self._uploads.admit(upload, draft.room.size)
+        upload.draft = draft
 
     def _publish(self, upload: Upload) -> Commit:
         assert upload.draft is not None

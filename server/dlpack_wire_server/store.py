@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from dlpack_wire.chunks import Record
 from dlpack_wire.header import Header
 from dlpack_wire.image import Image
 from dlpack_wire.wire import Buffer
@@ -21,8 +22,11 @@ from dlpack_wire.wire import Buffer
 from .space import Space
 from .status import Refusal
 
-INLINE_IMAGE_BYTES = 64 << 10
-"""Images below this size are plain bytes: a descriptor for each would end at the limit of open files."""
+SMALL_BYTES = 64 << 10
+"""Objects with fewer payload bytes are plain bytes: a descriptor for each would end at the limit of open files."""
+
+_OVERHEAD_BYTES = 512
+"""What an object takes beyond its bytes, and each tensor again, about."""
 
 _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -54,7 +58,7 @@ class StoredRecord(NamedTuple):
         names: Its name and aliases.
         block: The same and its metadata, serialized.
         header: Its header, with the payload's checksum.
-        data_offset: Position of its payload in the image.
+        data_offset: Position of its payload in its room.
     """
 
     names: tuple[str, ...]
@@ -86,37 +90,47 @@ class StoredObject:
         return self._room.view()[record.data_offset : record.data_offset + record.header.payload_bytes]
 
 
+class Serialized(NamedTuple):
+    """User metadata of an object.
+
+    Attributes:
+        shown: As the field of `ObjectInfo`.
+        stored: As the field of a file's index.
+    """
+
+    shown: bytes
+    stored: bytes
+
+
 class Draft(NamedTuple):
     """An object being put: room that is its own, and nobody else sees.
 
     Attributes:
-        image: The plan of its bytes.
-        tensors: Names and names block of each tensor.
+        records: Its tensors, without checksums.
         metadata: The object's metadata, as in `ObjectInfo`.
         room: Where its bytes go.
     """
 
-    image: Image
-    names: Sequence[tuple[str, ...]]
+    records: Sequence[StoredRecord]
     metadata: bytes
     room: Room
 
     def write(self, tensor_index: int, offset: int, data: Buffer) -> None:
         """Write a piece of a payload."""
-        self.room.write(self.image.slots[tensor_index].data_offset + offset, data)
+        self.room.write(self.records[tensor_index].data_offset + offset, data)
 
     def complete(self, sums: Sequence[int]) -> list[StoredRecord]:
         """Write everything but the payloads, which must have been written."""
-        self.room.seal(self.image, sums)
+        self.room.seal(sums)
         return [
-            StoredRecord(names, slot.names, slot.header.with_checksum(payload_sum), slot.data_offset)
-            for names, slot, payload_sum in zip(self.names, self.image.slots, sums, strict=True)
+            StoredRecord(names, block, header.with_checksum(payload_sum), data_offset)
+            for (names, block, header, data_offset), payload_sum in zip(self.records, sums, strict=True)
         ]
 
     def info(self, name: str, generation: int) -> ObjectInfo:
         """What lists will show, published now."""
-        payload_bytes = sum(slot.header.payload_bytes for slot in self.image.slots)
-        return ObjectInfo(name, generation, len(self.names), payload_bytes, time.time_ns(), self.metadata)
+        payload_bytes = sum(record.header.payload_bytes for record in self.records)
+        return ObjectInfo(name, generation, len(self.records), payload_bytes, time.time_ns(), self.metadata)
 
 
 class Commit(NamedTuple):
@@ -142,8 +156,12 @@ class Store(Protocol):
     on_disk: bool
     space: Space
 
-    def draft(self, image: Image, names: Sequence[tuple[str, ...]], metadata: bytes) -> Draft:
+    def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
         """Room for an object; given back when the draft is dropped.
+
+        Args:
+            records: Its tensors.
+            metadata: Its metadata.
 
         Raises:
             Refusal: STORE_FULL.
@@ -207,36 +225,61 @@ def not_found(name: str) -> Refusal:
 # --- room -------------------------------------------------------------------------------------------------------------
 
 
+def in_image(records: Sequence[Record], metadata: Serialized) -> tuple[Image, list[StoredRecord]]:
+    """The plan of a tensor file, and the places of the tensors in it."""
+    blocks = [record.block for record in records]
+    image = Image([(block, record.header) for block, record in zip(blocks, records, strict=True)], metadata.stored)
+    return image, [
+        StoredRecord(record.names, block, record.header, slot.data_offset)
+        for record, block, slot in zip(records, blocks, image.slots, strict=True)
+    ]
+
+
 class Room(Protocol):
-    """The bytes of one image: written while it is a draft, read once it is published."""
+    """The bytes of one object: written while it is a draft, read once it is published.
+
+    Attributes:
+        size: Bytes that it takes.
+    """
+
+    size: int
 
     def write(self, position: int, data: Buffer) -> None:
         """Put bytes at a position."""
 
-    def seal(self, image: Image, sums: Sequence[int]) -> None:
-        """Make the image whole, given the sums of its payloads. No byte will change any more."""
+    def seal(self, sums: Sequence[int]) -> None:
+        """Make it whole, given the sums of its payloads. No byte will change any more."""
 
     def view(self) -> memoryview:
         """All bytes, read-only; valid for as long as somebody holds the view."""
 
 
 class SmallRoom:
-    """Plain bytes. Of the image only the payloads are ever written: nobody asks for the rest of one so small."""
+    """Plain bytes: the payloads one after the other. Nobody needs the file of an object so small."""
 
-    def __init__(self, size: int, space: Space) -> None:
-        """Take bytes, which are given back with this object."""
-        space.reserve(size)
+    size = 0
+
+    def __init__(self, payload_bytes: int, overhead_bytes: int, space: Space) -> None:
+        """Take room, which is given back with this object.
+
+        Args:
+            payload_bytes: How much will be written.
+            overhead_bytes: What else the object takes.
+            space: Where it is taken from.
+        """
+        space.reserve(payload_bytes + overhead_bytes)
+        self.size = payload_bytes + overhead_bytes
         self._space = space
-        self._bytes = bytearray(size)
+        self._bytes = bytearray(payload_bytes)
 
     def __del__(self) -> None:
-        if hasattr(self, "_bytes"):
-            self._space.release(len(self._bytes))
+        if self.size:
+            self._space.release(self.size)
 
     def write(self, position: int, data: Buffer) -> None:
         self._bytes[position : position + len(data)] = data
 
-    def seal(self, image: Image, sums: Sequence[int]) -> None:
+    def seal(self, sums: Sequence[int]) -> None:
         pass
 
     def view(self) -> memoryview:
@@ -248,13 +291,22 @@ class DescriptorRoom:
 
     Attributes:
         fd: Its descriptor, closed with this object.
+        size: Its size.
     """
 
     fd = -1
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, image: Image | None = None) -> None:
+        """A file that is there.
+
+        Args:
+            fd: Its descriptor.
+            size: Its size.
+            image: The plan of its bytes, if they are still to be written.
+        """
         self.fd = fd
-        self._size = size
+        self.size = size
+        self._image = image
         self._mapped: weakref.ref[mmap.mmap] | None = None
 
     def write(self, position: int, data: Buffer) -> None:
@@ -265,14 +317,16 @@ class DescriptorRoom:
             position += count
             left = left[count:]
 
-    def seal(self, image: Image, sums: Sequence[int]) -> None:
-        for position, piece in image.pieces(sums):
+    def seal(self, sums: Sequence[int]) -> None:
+        assert self._image is not None
+        for position, piece in self._image.pieces(sums):
             self.write(position, piece)
+        self._image = None
 
     def view(self) -> memoryview:
         mapped = self._mapped() if self._mapped is not None else None
         if mapped is None:
-            mapped = mmap.mmap(self.fd, self._size, mmap.MAP_PRIVATE, mmap.PROT_READ)
+            mapped = mmap.mmap(self.fd, self.size, mmap.MAP_PRIVATE, mmap.PROT_READ)
             self._mapped = weakref.ref(mapped)
         return memoryview(mapped)
 
@@ -284,25 +338,26 @@ class DescriptorRoom:
 class MemoryRoom(DescriptorRoom):
     """A memfd."""
 
-    def __init__(self, size: int, space: Space) -> None:
+    def __init__(self, image: Image, space: Space) -> None:
         """Take bytes, which are given back with this object."""
-        space.reserve(size)
+        space.reserve(image.size)
         self._space = space
         try:
-            super().__init__(os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), size)
-            os.ftruncate(self.fd, size)
+            fd = os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            super().__init__(fd, image.size, image)
+            os.ftruncate(self.fd, image.size)
         except BaseException:
             if self.fd < 0:
-                space.release(size)
+                space.release(image.size)
             raise
 
     def __del__(self) -> None:
         if self.fd >= 0:
-            self._space.release(self._size)
+            self._space.release(self.size)
         super().__del__()
 
-    def seal(self, image: Image, sums: Sequence[int]) -> None:
-        super().seal(image, sums)
+    def seal(self, sums: Sequence[int]) -> None:
+        super().seal(sums)
         fcntl.fcntl(self.fd, *_SEALS)
 
 
@@ -332,9 +387,19 @@ class MemoryStore:
         self._last = time.time_ns() // 1000
         self._uploads: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
-    def draft(self, image: Image, names: Sequence[tuple[str, ...]], metadata: bytes) -> Draft:
-        kind = SmallRoom if image.size < INLINE_IMAGE_BYTES else MemoryRoom
-        return Draft(image, names, metadata, kind(image.size, self.space))
+    def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
+        size = sum(record.header.payload_bytes for record in records)
+        if size >= SMALL_BYTES:
+            image, placed = in_image(records, metadata)
+            return Draft(placed, metadata.shown, MemoryRoom(image, self.space))
+        small: list[StoredRecord] = []
+        begin, overhead = 0, _OVERHEAD_BYTES + len(metadata.shown)
+        for record in records:
+            block = record.block
+            small.append(StoredRecord(record.names, block, record.header, begin))
+            begin += record.header.payload_bytes
+            overhead += _OVERHEAD_BYTES + len(block)
+        return Draft(small, metadata.shown, SmallRoom(size, overhead, self.space))
 
     def publish(
         self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dlpack_wire.chunks import Arrival, Piece
 
 from .status import Refusal
-from .store import Draft
+from .store import Draft, Serialized
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class Upload:
         owner: Who sends it.
         name: Name of the object.
         if_generation: Precondition on the name's generation.
-        metadata: The object's metadata, serialized for `ObjectInfo` and for the image.
+        metadata: The object's metadata.
         arrival: What has come.
         draft: Where it goes, once all headers have come.
         busy: Whether a call is receiving it.
@@ -33,7 +33,7 @@ class Upload:
     owner: str
     name: str
     if_generation: int | None
-    metadata: tuple[bytes, bytes]
+    metadata: Serialized
     arrival: Arrival
     draft: Draft | None = None
     busy: bool = True
@@ -98,7 +98,7 @@ class Uploads:
         """
         # A copy of the values: this may run in a thread.
         drafts = [other.draft for other in list(self._uploads.values()) if other.owner == upload.owner]
-        total = size + sum(draft.image.size for draft in drafts if draft is not None)
+        total = size + sum(draft.room.size for draft in drafts if draft is not None)
         if total > self._max_bytes:
             raise Refusal(
                 "STORE_FULL",

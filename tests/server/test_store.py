@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from dlpack_wire_server.directory import DirectoryStore
 from dlpack_wire_server.status import Refusal
-from dlpack_wire_server.store import Commit, Draft, MemoryStore, Store, StoredObject
+from dlpack_wire_server.store import Commit, Draft, MemoryStore, Serialized, Store, StoredObject
 
 import dlpack_wire as dw
-from dlpack_wire.image import Image
+from dlpack_wire.chunks import Record
 from dlpack_wire.metadata import encode_map
-from dlpack_wire.record import names_block
 from dlpack_wire.source import Source
 
 MIB = 1 << 20
@@ -28,11 +27,8 @@ def draft(store: Store, x: Any, metadata: dict[str, Any] | None = None) -> tuple
     """A draft with its payloads written, and their sums."""
     tensors = x if isinstance(x, dict) else {"": x}
     sources = [Source(t) for t in tensors.values()]
-    blocks = [
-        (names_block(name, allow_empty=True), source.header) for name, source in zip(tensors, sources, strict=True)
-    ]
-    image = Image(blocks, encode_map(2, metadata, MIB))
-    made = store.draft(image, [(name,) for name in tensors], encode_map(6, metadata, MIB))
+    records = [Record((name,), {}, source.header, b"") for name, source in zip(tensors, sources, strict=True)]
+    made = store.draft(records, Serialized(encode_map(6, metadata, MIB), encode_map(2, metadata, MIB)))
     for index, source in enumerate(sources):
         offset = 0
         for piece in source.pieces(100_000):

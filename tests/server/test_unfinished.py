@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from dlpack_wire_server.status import Refusal
-from dlpack_wire_server.store import MemoryStore
+from dlpack_wire_server.store import MemoryStore, Serialized
 from dlpack_wire_server.uploads import Upload, Uploads
 
 from dlpack_wire.chunks import Arrival, Record
-from dlpack_wire.image import Image
 from dlpack_wire.source import Source
 
 RETENTION_NS = 1000
@@ -35,13 +34,13 @@ def store() -> MemoryStore:
 
 
 def upload(key: bytes | None, owner: str = "me") -> Upload:
-    return Upload(key, owner, "name", None, (b"", b""), Arrival(True))
+    return Upload(key, owner, "name", None, Serialized(b"", b""), Arrival(True))
 
 
 def with_draft(made: Upload, store: MemoryStore, size: int = 1000) -> Upload:
     with Source(np.zeros(size, np.uint8)) as source:
         record = Record(("",), {}, source.header, b"")
-    made.draft = store.draft(Image([(record.block, record.header)]), [record.names], b"")
+    made.draft = store.draft([record], Serialized(b"", b""))
     return made
 
 
