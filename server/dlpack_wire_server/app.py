@@ -37,6 +37,9 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.lookahead_bytes", 8 << 20),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.max_concurrent_streams", 2000),
+    # When a fleet comes back all at once, gRPC would otherwise cancel some of the calls that wait to be taken up.
+    ("grpc.server.max_pending_requests", 20_000),
+    ("grpc.server.max_pending_requests_hard_limit", 30_000),
     # Clients ping after 30 s of silence; more often than every 10 s is too eager and ends the connection.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 30_000),
