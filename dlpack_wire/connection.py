@@ -24,6 +24,7 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     # A server that is gone without a word is noticed after 40 s; the server allows a ping every 10 s.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # newer versions of gRPC go by this one
 ]
 
 LOOKAHEAD_BYTES = 8 << 20

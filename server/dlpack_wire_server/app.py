@@ -44,6 +44,7 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # newer versions of gRPC go by this one
 ]
 
 _log = logging.getLogger(__name__)

@@ -317,7 +317,7 @@ def test_a_frozen_server_is_noticed_and_an_idle_subscription_lasts(client: Clien
             assert error_of(lambda: next(frames))[0] == "UNAVAILABLE"
         finally:
             server.send_signal(signal.SIGCONT)
-        assert 5 < time.monotonic() - begin < 60
+        assert 35 < time.monotonic() - begin < 50
         time.sleep(120)
         with client.publisher(name) as publisher:
             publisher.send(np.zeros(3))
