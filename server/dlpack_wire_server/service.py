@@ -111,7 +111,7 @@ class TensorService:
         self._metrics = metrics
         self._instance_id = instance_id
         self._limits = limits
-        self._calls: Counter[str] = Counter()
+        self._calls: Counter[tuple[str, str]] = Counter()
         self._brief_calls = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -189,7 +189,7 @@ class TensorService:
     async def _answer(self, method: str, context: _Context, run: Callable[[Caller], Awaitable[_T]]) -> _T | None:
         """Let the caller in, run the call, and answer what it raises by the table."""
         owner = ""
-        counted = False
+        counted: tuple[str, str] | None = None
         code = "CANCELLED"
         begun = self._metrics.begin(method)
         brief = method not in _LONG
@@ -199,13 +199,13 @@ class TensorService:
         try:
             caller = self._authorizer.caller(context)
             owner = caller.owner
-            if method in _LONG:
-                owner += f", {method}"  # must not keep others out
+            key = owner, "" if brief else method  # long ones must not keep others out
             limit = self._limits.caller_subscriptions if method == "Subscribe" else self._limits.caller_calls
-            if self._calls[owner] >= limit:
-                raise Refusal("TOO_MANY_REQUESTS", f"{limit} calls of {owner} run already")
-            self._calls[owner] += 1
-            counted = True
+            if self._calls[key] >= limit:
+                what = "calls" if brief else f"calls of {method}"
+                raise Refusal("TOO_MANY_REQUESTS", f"{limit} {what} by {owner} run already")
+            self._calls[key] += 1
+            counted = key
             answer = await run(caller)
             code = "OK"
             return answer
@@ -231,10 +231,10 @@ class TensorService:
                 self._brief_calls -= 1
                 if not self._brief_calls:
                     self._quiet.set()
-            if counted:
-                self._calls[owner] -= 1
-                if not self._calls[owner]:
-                    del self._calls[owner]
+            if counted is not None:
+                self._calls[counted] -= 1
+                if not self._calls[counted]:
+                    del self._calls[counted]
 
     async def _run(self, quick: bool, work: Callable[..., _T], *args: Any) -> _T:
         """Do work, in a thread if it may take long. When cancelled, first wait for the thread to let go of it."""
