@@ -117,3 +117,37 @@ def test_gets_what_python_puts(program: Path, address: str, tmp_path: Path) -> N
     lines = run(program, "get", address, "from/python", tmp_path / "out")
     assert [line["name"] for line in lines] == ["a", "b"]
     assert (tmp_path / "out").read_bytes() == x.tobytes() + np.arange(3).tobytes()
+
+
+def test_publishes_what_python_receives(program: Path, saved: Path, address: str) -> None:
+    with dw.connect(address, timeout=60) as client, client.subscribe("from/node", policy="reliable") as frames:
+        (line,) = run(program, "publish", address, "from/node", saved)
+        found = [next(frames) for _ in range(int(line["sequence"]))]
+    with dw.open(saved) as f:
+        stored = [f[name] for name in dict.fromkeys(f.names_of(name)[0] for name in f)]
+        assert [frame.tensor.header.shape for frame in found] == [t.shape for t in stored]
+        for frame, tensor in zip(found, stored, strict=True):
+            assert frame.tensor.numpy().tobytes() == tensor.numpy().tobytes()
+
+
+def test_receives_what_python_publishes(program: Path, address: str) -> None:
+    large = np.random.default_rng(1).integers(0, 255, 3 * 2**20 + 5, dtype=np.uint8)
+    command = ["node", str(program), "subscribe", address, "from/python/*", "3"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node,
+        dw.connect(address, timeout=60) as client,
+    ):
+        assert node.stdout is not None
+        assert json.loads(node.stdout.readline()) == "ready"
+        with client.publisher("from/python/a") as a, client.publisher("from/python/b") as b:
+            a.send(large)
+            b.send(np.empty(0))
+            a.send(np.arange(3), metadata={"k": 1})
+        found = [json.loads(line) for line in node.stdout]
+    assert node.returncode == 0
+    assert [(f["topic"], f["sequence"], f["droppedCount"]) for f in found] == [
+        ("from/python/a", "1", "0"),
+        ("from/python/b", "1", "0"),
+        ("from/python/a", "2", "0"),
+    ]
+    assert [bytes.fromhex(f["data"]) for f in found] == [large.tobytes(), b"", np.arange(3).tobytes()]

@@ -6,11 +6,16 @@ import { create, fromBinary, toBinary, type DescMethod, type MessageInitShape } 
 import { DLTensorSchema } from "./gen/dlpack_wire/v1/dlpack_pb.js";
 import { type TensorRecord } from "./gen/dlpack_wire/v1/tensor_file_pb.js";
 import {
+  DeliveryPolicy,
+  PublishRequestSchema,
   PutRequestSchema,
   TensorService,
+  type Frame,
   type GetResponse,
   type GetServerInfoResponse,
+  type PublishResponse,
   type PutResponse,
+  type SubscribeResponse,
 } from "./gen/dlpack_wire/v1/tensor_service_pb.js";
 import { RunningSum } from "./xxh3.js";
 
@@ -97,6 +102,55 @@ export class Client {
         reject(error);
       });
     });
+  }
+
+  /** Publishes tensors as frames of one topic, and returns the sequence of the last one. */
+  async publish(topic: string, records: TensorRecord[]): Promise<bigint> {
+    const call: grpc.ClientDuplexStream<any, PublishResponse> = this.stub["publish"]!();
+    const answers = call[Symbol.asyncIterator]();
+    let sequence = 0n;
+    for (const { tensor } of records) {
+      const { data, ...header } = tensor ?? create(DLTensorSchema);
+      const running = await RunningSum.create();
+      const frame = { topic, header: { ...header, data: new Uint8Array(), padding: new Uint8Array() } };
+      call.write(create(PublishRequestSchema, { frame }));
+      for (let offset = 0; offset < data.length; offset += CHUNK_BYTES) {
+        const piece = data.subarray(offset, offset + CHUNK_BYTES);
+        const chunk = { offset: BigInt(offset), runningXxh364: running.update(piece), data: piece };
+        call.write(create(PublishRequestSchema, { chunk }));
+      }
+      sequence = ((await answers.next()).value as PublishResponse).lastSequence;
+    }
+    call.end();
+    return sequence;
+  }
+
+  /** Receives so many frames of topics, every chunk checked as it comes. */
+  async subscribe(pattern: string, count: number, ready: () => void): Promise<{ frame: Frame; payload: Buffer }[]> {
+    const request = { patterns: [pattern], policy: DeliveryPolicy.RELIABLE };
+    const call = this.stub["subscribe"]!(create(TensorService.method.subscribe.input, request));
+    const frames: { frame: Frame; payload: Buffer }[] = [];
+    let running = await RunningSum.create();
+    for await (const message of call as AsyncIterable<SubscribeResponse>) {
+      if (message.start !== undefined) ready();
+      if (message.frame !== undefined) {
+        frames.push({ frame: message.frame, payload: Buffer.alloc(0) });
+        running = await RunningSum.create();
+      }
+      const last = frames.at(-1);
+      if (last === undefined) continue;
+      if (message.chunk !== undefined) {
+        const { offset, data, runningXxh364 } = message.chunk;
+        if (offset !== BigInt(last.payload.length)) throw new Error(`chunk at ${offset}, expected ${last.payload.length}`);
+        if (running.update(data) !== runningXxh364) throw new Error(`frame ${last.frame.sequence} was damaged`);
+        last.payload = Buffer.concat([last.payload, data]);
+      }
+      const { shape, dtype } = last.frame.header!;
+      const size = (shape.reduce((product, extent) => product * extent, 1n) * BigInt(dtype!.bits)) / 8n;
+      if (frames.length === count && BigInt(last.payload.length) === size) break;
+    }
+    call.cancel();
+    return frames;
   }
 
   /** Gets all tensors of an object, every chunk checked as it comes. */
