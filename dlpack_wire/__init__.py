@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from .log import LogReader as LogReader
     from .log import LogRecord as LogRecord
     from .log import LogWriter as LogWriter
+    from .topics import Frame as Frame
+    from .topics import Publisher as Publisher
+    from .topics import Subscription as Subscription
 
 __version__ = "0.1.0"
 
@@ -49,9 +52,12 @@ __version__ = "0.1.0"
 _LATER = {
     "AsyncClient": ("async_client", "grpc"),
     "Client": ("client", "grpc"),
+    "Frame": ("topics", "grpc"),
     "LogReader": ("log", "log"),
     "LogRecord": ("log", "log"),
     "LogWriter": ("log", "log"),
+    "Publisher": ("topics", "grpc"),
+    "Subscription": ("topics", "grpc"),
     "Tls": ("connection", "grpc"),
     "connect": ("client", "grpc"),
 }

@@ -7,8 +7,9 @@ upload keeps the server's own status, which `grpc.aio` may replace by one of a f
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
@@ -99,7 +100,7 @@ class AsyncClient:
         """As `Client.publisher`, with a `send` to be awaited."""
         return AsyncPublisher(self._client.publisher(topic), self._threads)
 
-    async def subscribe(
+    def subscribe(
         self,
         patterns: str | Sequence[str],
         *,
@@ -108,18 +109,19 @@ class AsyncClient:
         queue_bytes: int = 0,
         skip_retained: bool = False,
     ) -> AsyncSubscription:
-        """As `Client.subscribe`: `async for frame in await client.subscribe("cam/*")`."""
-        subscription = await _in_thread(
-            self._threads,
-            lambda: self._client.subscribe(
-                patterns,
-                policy=policy,
-                queue_frame_count=queue_frame_count,
-                queue_bytes=queue_bytes,
-                skip_retained=skip_retained,
-            ),
+        """As `Client.subscribe`: `async with client.subscribe("cam/*") as frames: async for frame in frames: ...`.
+
+        Frames are queued from the moment when the subscription is entered or awaited, or first asked for a frame.
+        """
+        subscribe = functools.partial(
+            self._client.subscribe,
+            patterns,
+            policy=policy,
+            queue_frame_count=queue_frame_count,
+            queue_bytes=queue_bytes,
+            skip_retained=skip_retained,
         )
-        return AsyncSubscription(subscription)
+        return AsyncSubscription(lambda: _in_thread(self._threads, subscribe))
 
     async def close(self) -> None:
         """End the connection. Tensors stay usable."""
@@ -188,26 +190,40 @@ class AsyncPublisher:
 class AsyncSubscription:
     """As `Subscription`, for asyncio. A wait for a frame may be cancelled: the next one gets the same frame."""
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
+    def __init__(self, subscribe: Callable[[], Awaitable[Subscription]]) -> None:
+        """See `AsyncClient.subscribe`."""
+        self._subscribe = subscribe
+        self._subscription: Subscription | None = None
         self._closed = False
         self._turn = asyncio.Lock()
         self._next: asyncio.Future[Frame | None] | None = None
         self._wanted: SimpleQueue[asyncio.Future[Frame | None] | None] = SimpleQueue()
-        # A thread of its own that the interpreter does not wait for, since it may wait for a frame that never comes.
-        self._thread = threading.Thread(target=_serve, args=(subscription, self._wanted), daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+
+    async def _begun(self) -> AsyncSubscription:
+        async with self._turn:
+            if self._subscription is None and not self._closed:
+                self._subscription = await self._subscribe()
+                # A thread of its own that the interpreter does not wait for: it may wait for a frame that never comes.
+                arguments = self._subscription, self._wanted
+                self._thread = threading.Thread(target=_serve, args=arguments, daemon=True)
+                self._thread.start()
+        return self
+
+    def __await__(self) -> Generator[Any, None, AsyncSubscription]:
+        return self._begun().__await__()
 
     @property
     def instance_id(self) -> str:
-        """As `Subscription.instance_id`."""
-        return self._subscription.instance_id
+        """As `Subscription.instance_id`; empty before it has begun."""
+        return self._subscription.instance_id if self._subscription is not None else ""
 
     def __aiter__(self) -> AsyncSubscription:
         return self
 
     async def __anext__(self) -> Frame:
         """As `Subscription.__next__`."""
+        await self._begun()
         async with self._turn:
             if self._closed:
                 raise StopAsyncIteration
@@ -230,18 +246,20 @@ class AsyncSubscription:
     async def close(self) -> None:
         """As `Subscription.close`."""
         self._end()
-        await asyncio.to_thread(self._thread.join)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
 
     def _end(self) -> None:
         self._closed = True
-        self._subscription.close()
+        if self._subscription is not None:
+            self._subscription.close()
         self._wanted.put(None)
 
     def __del__(self) -> None:
         self._end()
 
     async def __aenter__(self) -> AsyncSubscription:
-        return self
+        return await self._begun()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None

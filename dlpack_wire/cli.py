@@ -156,12 +156,25 @@ def _parser() -> argparse.ArgumentParser:
     converting.add_argument("--without-metadata", action="store_true", help="leave metadata behind")
     commands.add_parser("serve", help="Run a server; see `dlpack-wire serve --help`.")
     add("put", _put, "Put a tensor file's contents on a server.", address, name, tensor_file)
-    add("get", _get, "Get an object from a server into a tensor file.", address, name, ("file", "the file to write"))
+    add(
+        "get",
+        _get,
+        "Get an object from a server into a tensor file.",
+        address,
+        name,
+        ("file", "the file to write; one that exists is replaced"),
+    )
     add("rm", _rm, "Remove an object from a server.", address, name)
     watching = add("watch", _watch, "Show the frames of topics as they come, a line each.", address)
     watching.add_argument("patterns", metavar="PATTERN", nargs="+", help="a topic, or a prefix and a final *")
-    watching.add_argument("--policy", choices=("latest", "drop_oldest", "reliable"), default="drop_oldest")
-    watching.add_argument("--count", type=int, default=0, metavar="N", help="end after N frames")
+    watching.add_argument(
+        "--policy",
+        choices=("latest", "drop_oldest", "reliable"),
+        default="drop_oldest",
+        help="what to do when this terminal is too slow [drop_oldest]",
+    )
+    watching.add_argument("--skip-retained", action="store_true", help="do not begin with each topic's newest frame")
+    watching.add_argument("--count", type=int, default=0, metavar="N", help="end after N frames [never]")
     return parser
 
 
@@ -342,7 +355,7 @@ def _rm(options: argparse.Namespace) -> int:
 def _watch(options: argparse.Namespace) -> int:
     with (
         _connect(options, options.address) as client,
-        client.subscribe(options.patterns, policy=options.policy) as frames,
+        client.subscribe(options.patterns, policy=options.policy, skip_retained=options.skip_retained) as frames,
     ):
         for count, frame in enumerate(frames, 1):
             print_frame(frame, options.json)

@@ -174,7 +174,7 @@ class Client(Connection):
         """What sends frames onto a topic: `with client.publisher("cam/left") as p: p.send(x)`.
 
         Args:
-            topic: 1 to 4096 bytes of UTF-8 without NUL, not ending in `*`.
+            topic: 1 to 4096 bytes of UTF-8 without NUL and `*`.
 
         Raises:
             EncodeError: That is no topic.
@@ -192,15 +192,16 @@ class Client(Connection):
     ) -> Subscription:
         """Get the frames of topics from now on: `for frame in client.subscribe("cam/*"): frame.tensor`.
 
-        What the server queues for a subscriber that does not keep up is bounded; neither publishers nor other
-        subscribers ever wait for it. `timeout` does not hold for the wait for a frame.
+        The newest frame that each topic has already comes first. What the server queues for a subscriber that does not
+        keep up is bounded; neither publishers nor other subscribers ever wait for it. `timeout` does not hold for the
+        wait for a frame.
 
         Args:
             patterns: A topic, or a prefix of topics and a final `*`; or several of these.
             policy: When behind: "latest" gets the newest frame of each topic, "drop_oldest" the newest ones that fit
-                the queue, "reliable" all, or an error once they do not fit.
-            queue_frame_count: Most frames queued; 0: the server's default.
-            queue_bytes: Most bytes queued; 0: the server's default.
+                the queue, "reliable" all, or after those that were queued an error.
+            queue_frame_count: Most frames queued; 0: the server's default, which is 64, or 4096 with "latest".
+            queue_bytes: Most bytes queued; 0: the server's default, which is 64 MiB.
             skip_retained: Do not begin with the newest frame that each topic has already.
 
         Raises:
@@ -208,6 +209,10 @@ class Client(Connection):
             RemoteError: The server refused, or was not found.
         """
         return Subscription(self, patterns, policy, queue_frame_count, queue_bytes, skip_retained)
+
+    def await_server(self) -> None:
+        """Wait until the server answers, as long as it is waited for after a lost connection."""
+        self._run(self.exchange.awaited())
 
     # --- ending -------------------------------------------------------------------------------------------------------
 

@@ -162,6 +162,17 @@ class Exchange:
         )
         return self._info
 
+    def awaited(self) -> Script[None]:
+        """Ask something, a few times if need be, until the server answers."""
+        patience = Patience()
+        while True:
+            try:
+                yield from self.server_info()
+                return
+            except RemoteError as error:
+                pause = patience.pause(error)
+            yield pause
+
     def _known_info(self) -> Script[ServerInfo]:
         return self._info if self._info is not None else (yield from self.server_info())
 

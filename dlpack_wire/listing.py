@@ -121,9 +121,15 @@ def print_frame(frame: Frame, as_json: bool) -> None:
         }
         print(json.dumps(facts, allow_nan=False), flush=True)
         return
-    dropped = f", {frame.dropped_count} dropped before" if frame.dropped_count else ""
     what = f"{header.dtype.name}{list(header.shape)} {header.payload_bytes} bytes"
-    print(f"{when(frame.time_ns)} {printable(frame.topic)} #{frame.sequence} {what}{dropped}", flush=True)
+    if frame.dropped_count:
+        what += f", {frame.dropped_count} dropped before"
+    if frame.is_retained:
+        what += " (retained)"
+    if frame.metadata:
+        what += f" {json_metadata(frame.metadata)}"
+    moment = f"{when(frame.time_ns)}.{frame.time_ns // 10**6 % 1000:03}"
+    print(f"{moment} {printable(frame.topic)} #{frame.sequence} {printable(what)}", flush=True)
 
 
 def print_problems(problems: Sequence[DecodeError]) -> None:

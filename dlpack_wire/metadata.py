@@ -42,7 +42,7 @@ def encode_name(name: str, *, allow_empty: bool = False) -> bytes:
     except UnicodeEncodeError as error:
         raise EncodeError(f"{name!r} is not valid Unicode: {error.reason}", field="name") from None
     if not encoded and not allow_empty:
-        raise EncodeError("the empty name is reserved for a file's only tensor", field="name")
+        raise EncodeError("is empty, as only the name of a file's only tensor may be", field="name")
     if len(encoded) > MAX_NAME_BYTES or b"\0" in encoded:
         _refuse_name(encoded, EncodeError)
     return encoded

@@ -80,6 +80,9 @@ class Caller(Protocol):
     def check_process(self) -> None:
         """Refuse to work in another process."""
 
+    def await_server(self) -> None:
+        """Wait until the server answers, as long as it is waited for after a lost connection."""
+
     def error(self, error: Any) -> RemoteError:
         """What this package raises for an error of gRPC's."""
 
@@ -98,13 +101,15 @@ class Publisher:
     def __init__(self, client: Caller, topic: str) -> None:
         """See `Client.publisher`."""
         encode_name(topic)
-        if topic.endswith("*"):
-            raise EncodeError(f"topic {topic!r} ends in `*`, as only patterns do", field="name")
+        if "*" in topic:
+            raise EncodeError(f"topic {topic!r} has a `*`, as only patterns do", field="name")
         self.topic = topic
         self.subscriber_count = 0
         self._client = client
         self._lock = threading.Lock()
         self._call: _PublishCall | None = None
+        self._begun = False
+        self._closed = False
 
     def send(self, x: Any, *, metadata: Metadata | None = None, time_ns: int | None = None) -> int:
         """Send a tensor, and wait until the server has it.
@@ -119,28 +124,35 @@ class Publisher:
 
         Raises:
             EncodeError: The tensor or metadata cannot go on the wire.
-            RemoteError: The server refused the frame, or was lost. The next `send` tries anew.
+            RemoteError: The server refused the frame, or was lost while it was being sent: whether it was accepted is
+                then unknown. The next `send` waits for the server to come back, some seconds at most.
+            ValueError: This publisher or its client is closed.
         """
         self._client.check_usable()
+        if self._closed:
+            raise ValueError("this publisher is closed")
         serialized = frame_metadata(metadata)
         with source_of(x) as source, self._lock:
             fields = frame_fields(self.topic, 0, time_ns or 0, serialized, source.header)
-            if self._call is None:
+            if self._call is None or not self._call.is_active():
+                # A lost server may come back within seconds; nothing of this frame has been sent yet.
+                if self._begun:
+                    self._client.await_server()
                 self._call = _PublishCall(self._client)
+                self._begun = True
             try:
                 response = self._call.send(publish_messages(fields, source, CHUNK_BYTES), self._client.timeout)
             except BaseException:
                 call, self._call = self._call, None
                 call.cancel()
                 raise
-            if not self._call.is_active():  # a timer was too late to matter for this frame
-                self._call = None
         self.subscriber_count = response.subscriber_count
         return response.last_sequence
 
     def close(self) -> None:
         """End the call. Every frame whose `send` returned is with the server."""
         with self._lock:
+            self._closed = True
             call, self._call = self._call, None
             if call is not None:
                 call.end()
@@ -245,8 +257,14 @@ class Subscription:
         if policy not in _POLICIES:
             raise ValueError(f"policy must be one of {', '.join(_POLICIES)}, not {policy!r}")
         given = [patterns] if isinstance(patterns, str) else list(patterns)
+        if not given:
+            raise EncodeError("no pattern was given", field="patterns")
         for pattern in given:
             encode_name(pattern)
+            if "*" in pattern[:-1]:
+                raise EncodeError(f"pattern {pattern!r} has a `*` that is not its end", field="patterns")
+        if queue_frame_count < 0 or queue_bytes < 0:
+            raise ValueError(f"{queue_frame_count=} and {queue_bytes=}: neither may be negative")
         self.instance_id = ""
         self._client = client
         self._policy = policy
@@ -260,6 +278,7 @@ class Subscription:
         self._patience = Patience()
         self._is_live = False
         self._closed = threading.Event()
+        self._failure: Exception | None = None
         self._sequences: dict[str, int] = {}
         self._frame: _FrameDownload | None = None
         client.check_usable()
@@ -293,11 +312,14 @@ class Subscription:
         """Wait for the next frame.
 
         Raises:
-            StopIteration: It was closed, or the server ended it.
-            RemoteError: The server ended it with an error (RESOURCE_EXHAUSTED: "reliable" and too slow), or was lost.
+            StopIteration: It was closed.
+            RemoteError: The server ended it (RESOURCE_EXHAUSTED: "reliable" and too slow), or was lost; from then on
+                this is raised again.
             DecodeError: What came is no frame.
         """
         self._client.check_process()
+        if self._failure is not None and not self._closed.is_set():
+            raise self._failure
         try:
             while not self._closed.is_set():
                 try:
@@ -310,8 +332,10 @@ class Subscription:
                     if self._closed.is_set() or self._client.closed:
                         break
                     self._mend(self._client.error(error))
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._call.cancel()
+            if isinstance(error, Exception):
+                self._failure = error
             raise
         raise StopIteration
 

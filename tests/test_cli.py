@@ -247,7 +247,7 @@ def test_watch(capsys: pytest.CaptureFixture[str], address: str) -> None:
     with dw.connect(address, timeout=20) as client, client.publisher("watched/\x1b[1m") as publisher:
         publisher.send(np.zeros((2, 3), np.int16), metadata={"k": float("nan")}, time_ns=10**18)
         said = run(capsys, "watch", address, "watched/*", "--count", "1")
-        assert "watched/\\x1b[1m #1 int16[2, 3] 12 bytes" in said
+        assert ".000 watched/\\x1b[1m #1 int16[2, 3] 12 bytes (retained) {'k': 'NaN'}" in said
         shown = json.loads(run(capsys, "watch", address, "watched/*", "--count", "1", "--json"))
     assert shown == {
         "topic": "watched/\x1b[1m",

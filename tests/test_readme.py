@@ -23,7 +23,7 @@ def address() -> Iterator[str]:
 
 
 def test_every_python_block_is_an_example() -> None:
-    assert README.read_text().count("```python") == len(EXAMPLES) == 6
+    assert README.read_text().count("```python") == len(EXAMPLES) == 7
 
 
 def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:

@@ -41,7 +41,7 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 30_000),
     # Clients ping after 30 s of silence; more often than every 10 s is too eager and ends the connection.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # newer versions of gRPC go by this one

@@ -47,6 +47,12 @@ class Caller(NamedTuple):
         if not self.may_read(name):
             raise Refusal("PERMISSION_DENIED", f"{self.owner} may not read {name!r}")
 
+    def require_pattern(self, pattern: str) -> None:
+        """Refuse a topic, or a prefix of topics and a final `*`, none of which may be read."""
+        prefix = pattern.removesuffix("*")
+        if prefix == pattern or not any(readable.startswith(prefix) for readable in self.read):
+            self.require_read(prefix)
+
     def require_write(self, name: str) -> None:
         """Refuse to write a name outside of the write prefixes."""
         if not name.startswith(self.write):

@@ -175,12 +175,14 @@ class Hub:
             Refusal: SHUTTING_DOWN, OBJECT_TOO_LARGE, or TOO_MANY_REQUESTS for one topic too many.
         """
         self.require_open()
-        if head.topic.endswith("*"):
-            raise DecodeError(f"topic {head.topic[:64]!r} ends in `*`, as only patterns do", field="name")
-        limit = min(MAX_FRAME_BYTES, self.space.limit - overhead(head.topic, metadata))
+        if "*" in head.topic:
+            raise DecodeError(f"topic {head.topic[:64]!r} has a `*`, as only patterns do", field="name")
+        limit = max(0, min(MAX_FRAME_BYTES, self.space.limit - overhead(head.topic, metadata)))
         if head.header.payload_bytes > limit:
-            text = f"a frame of {head.header.payload_bytes} payload bytes; at most {limit} are allowed: use Put"
-            raise Refusal("OBJECT_TOO_LARGE", text)
+            size = head.header.payload_bytes
+            raise Refusal(
+                "OBJECT_TOO_LARGE", f"{size} bytes of a frame; at most {limit} (--max-topic-bytes) are allowed"
+            )
         if head.topic not in self._topics and len(self._topics) >= self._max_topics:
             self._forget_topic()
         return Intake(head, metadata)
@@ -224,7 +226,7 @@ class Hub:
         for subscription in list(self._wanting(intake.topic)):
             subscription.offer(frame)
             if subscription.failed:
-                self.unsubscribe(subscription)
+                self._no_longer_wanting(subscription)  # what is queued is still sent
             count += 1
         return sequence, count
 
@@ -286,9 +288,12 @@ class Hub:
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Queue nothing any more."""
-        if subscription not in self.subscriptions:
-            return
-        del self.subscriptions[subscription]
+        if subscription in self.subscriptions:
+            del self.subscriptions[subscription]
+            self._no_longer_wanting(subscription)
+
+    def _no_longer_wanting(self, subscription: Subscription) -> None:
+        """New frames are none of its business any more."""
         for topic in subscription.exact:
             _remove(self._by_topic, topic, subscription)
         for prefix in subscription.prefixes:
@@ -296,6 +301,7 @@ class Hub:
             self._prefix_sizes[len(prefix)] -= 1
             if not self._prefix_sizes[len(prefix)]:
                 del self._prefix_sizes[len(prefix)]
+        subscription.exact, subscription.prefixes = set(), set()
 
 
 def overhead(topic: str, metadata: bytes) -> int:
@@ -317,5 +323,6 @@ def _check_patterns(patterns: Sequence[str], caller: Caller) -> None:
         text = f"{size} bytes; at most {MAX_PATTERN_BYTES} are allowed"
         raise LimitError(text, declared=size, limit=MAX_PATTERN_BYTES, field="patterns")
     for pattern in patterns:
-        if not pattern.endswith("*"):
-            caller.require_read(pattern)
+        if "*" in pattern[:-1]:
+            raise DecodeError(f"pattern {pattern[:64]!r} has a `*` that is not its end", field="patterns")
+        caller.require_pattern(pattern)

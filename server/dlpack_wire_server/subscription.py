@@ -129,8 +129,16 @@ class Subscription:
         self._queue[key] = frame
         self.queued_bytes += frame.size
         if self._reliable and self._is_over():
-            held = f"{len(self._queue)} frames of {self.queued_bytes} bytes are queued"
-            self.fail("SUBSCRIBER_TOO_SLOW", f"{held}; at most {self.bounds[0]} of {self.bounds[1]} may be")
+            # This frame is the first that is lost: what came before it is still sent, and then the error.
+            self._queue.popitem()
+            self.queued_bytes -= frame.size
+            self._tell_dropped(1)
+            held = f"{len(self._queue)} frames of {self.queued_bytes} bytes are queued and one more came"
+            count, size = self.bounds
+            self._failure = (
+                "SUBSCRIBER_TOO_SLOW",
+                f"a RELIABLE subscriber fell behind: {held}; queue_frame_count is {count}, queue_bytes {size}",
+            )
         while self._is_over():
             self._drop_oldest()
         self._ready.set()
@@ -160,20 +168,19 @@ class Subscription:
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended."""
+        """Whether no frame will be added any more."""
         return self._failure is not None
 
     def fail(self, reason: str, text: str, at_once: bool = False) -> None:
-        """End it by a refusal. What is queued is not sent any more.
+        """End it by a refusal, at once: what is queued is not sent any more.
 
         Args:
             reason, text: The refusal.
             at_once: Whether to cut short what is being sent, which the refusal then cannot follow. Otherwise that is
                 done if it is not taken soon.
         """
-        if self._failure is not None:
-            return
-        self._failure = reason, text
+        if self._failure is None:
+            self._failure = reason, text
         self._tell_dropped(len(self._queue))
         self._queue.clear()
         self._retained.clear()
@@ -187,11 +194,6 @@ class Subscription:
     def _cut(self) -> None:
         if self.writing_since_s is not None:
             self._end()
-
-    def check(self) -> None:
-        """Refuse if it has ended."""
-        if self._failure is not None:
-            raise Refusal(*self._failure)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -211,18 +213,19 @@ class Subscription:
             Refusal: The subscription has ended.
         """
         while True:
-            self.check()
             while self._retained:
                 frame = self._retained.popleft().newest
                 # Otherwise a newer one is queued by now, or it was given up.
                 if frame is not None and frame.serial <= self._last_serial:
                     return frame, 0
-            if not self._caught_up:
+            if not self._caught_up and self._failure is None:
                 self._caught_up = True
                 return None, 0
             if self._queue:
                 _, frame = self._queue.popitem(last=False)
                 self.queued_bytes -= frame.size
                 return frame, self._dropped.pop(frame.topic, 0)
+            if self._failure is not None:
+                raise Refusal(*self._failure)
             self._ready.clear()
             await self._ready.wait()

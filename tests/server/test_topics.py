@@ -162,11 +162,14 @@ def test_reliable_ends_with_an_error_when_behind(client: Client, name: str) -> N
             assert next(quick).sequence == i + 1
 
         def read() -> None:
-            for frame, expected in zip(slow, range(1, 41), strict=False):
-                assert frame.sequence == expected
+            for frame in slow:
+                found.append(frame.sequence)
 
-        assert error_of(read) == ("RESOURCE_EXHAUSTED", "SUBSCRIBER_TOO_SLOW")
-        assert list(slow) == []
+        found: list[int] = []
+        for _ in range(2):  # it does not look like a good end to who asks again
+            assert error_of(read) == ("RESOURCE_EXHAUSTED", "SUBSCRIBER_TOO_SLOW")
+        assert found == list(range(1, len(found) + 1))
+        assert 5 <= len(found) < 40  # those that were queued, and those on their way
 
 
 FROZEN = """
@@ -328,15 +331,17 @@ def test_a_frozen_server_is_noticed_and_an_idle_subscription_lasts(client: Clien
 
 
 def test_topics_and_patterns_that_are_none(client: Client, name: str) -> None:
-    for topic in ("", "a\0b", "a" * 4097, "cam/*"):
+    for topic in ("", "a\0b", "a" * 4097, "cam/*", "a*b"):
         with pytest.raises(dw.EncodeError):
             client.publisher(topic)
     with pytest.raises(ValueError, match="policy must be one of"):
         client.subscribe(name, policy="some")  # type: ignore[arg-type]
-    for patterns in ("", ["a", "b\0"]):
+    for patterns in ("", ["a", "b\0"], [], "*a", "a**"):
         with pytest.raises(dw.EncodeError):
             client.subscribe(patterns)
-    assert error_of(lambda: client.subscribe([])) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+    for wrong in ({"queue_frame_count": -1}, {"queue_bytes": -1}):
+        with pytest.raises(ValueError, match="negative"):
+            client.subscribe(name, **wrong)  # type: ignore[arg-type]
 
 
 def test_a_publisher_goes_on_after_a_refused_frame(client: Client, name: str) -> None:
@@ -540,7 +545,7 @@ def test_a_server_that_ends_does_not_wait_for_publishers_and_subscribers() -> No
         assert next(frames).sequence == 1
         begin = time.monotonic()
         code, said = server.stop()
-        assert (code, "Traceback" in said) == (0, False)
+        assert (code, "Traceback" in said) == (0, False), said
         assert time.monotonic() - begin < 5
         assert error_of(lambda: next(frames)) == ("UNAVAILABLE", "SHUTTING_DOWN")
         assert error_of(lambda: publisher.send(np.zeros(3)))[0] == "UNAVAILABLE"
@@ -692,7 +697,7 @@ def test_no_thread_outlives_a_client(server: ServerProcess, name: str) -> None:
 def test_the_asynchronous_client(server: ServerProcess, name: str) -> None:
     async def work() -> None:
         async with AsyncClient(server.address, timeout=20) as client, client.publisher(name) as publisher:
-            async with await client.subscribe(name, policy="reliable") as frames:
+            async with client.subscribe(name, policy="reliable") as frames:
                 for _ in range(3):  # a wait that is given up takes no frame with it
                     with pytest.raises(asyncio.TimeoutError):
                         await asyncio.wait_for(anext(frames), 0.05)
@@ -709,6 +714,11 @@ def test_the_asynchronous_client(server: ServerProcess, name: str) -> None:
                 await waiting
             with pytest.raises(dw.EncodeError):
                 await client.subscribe("")
+            async with client.subscribe(name) as frames:
+                assert (await anext(frames)).sequence == 2
+            async for frame in client.subscribe([name]):
+                assert frame.is_retained
+                break
 
     asyncio.run(work())
 
