@@ -82,6 +82,8 @@ def _fail(error: Exception) -> int:
         said = f"{os.fsdecode(error.filename)}: {error.strerror}"
     else:
         said = str(error)
+    if isinstance(error, RemoteError) and error.code == "UNAUTHENTICATED":
+        said += f" (it is taken from {TOKEN})"
     print(f"dlpack-wire: {printable(said)}", file=sys.stderr)
     for kinds, code in _CODES:
         if isinstance(error, kinds):

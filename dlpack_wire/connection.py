@@ -66,7 +66,8 @@ class Connection:
     ) -> None:
         """See `connect`."""
         if token is not None and not (token and token.isascii() and token.isprintable()):
-            raise ValueError("a token must be printable ASCII")
+            why = "it is empty" if not token else "it ends with a line break" if token.strip() != token else "it is not"
+            raise ValueError(f"a token must be printable ASCII: {why}")
         self.address = address
         self._target, secure = _target(address)
         self._credentials = _credentials(Tls() if tls is None and secure else tls)

@@ -23,7 +23,7 @@ from dlpack_wire._abi import trim_heap
 from .auth import Authorizer
 from .directory import DirectoryStore
 from .hub import Hub
-from .listen import UNIX, AddressError, check_free, claim_unix, is_private, split
+from .listen import UNIX, AddressError, NoAddressError, check_free, claim_unix, is_private, split
 from .logs import configure
 from .metrics import Metrics
 from .options import Options, parse
@@ -61,7 +61,23 @@ _FAREWELL_S = 0.5
 
 
 class StartError(Exception):
-    """The server cannot start as it is configured."""
+    """The server cannot start as it is configured.
+
+    Attributes:
+        code: Exit code: 2 if the configuration makes no sense, 3 if a file is missing, 5 if the system refused.
+    """
+
+    def __init__(self, text: str, code: int = 2) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def _start_error(error: Exception) -> StartError:
+    if isinstance(error, OSError):
+        where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+        return StartError(f"{where}{error.strerror or error}", 3 if isinstance(error, FileNotFoundError) else 5)
+    usage = isinstance(error, (NoAddressError, ValueError))
+    return StartError(str(error), 2 if usage else 5)
 
 
 class Server:
@@ -92,7 +108,7 @@ class Server:
             authorizer = Authorizer(options.token_file, options.tls_client_ca is not None)
             credentials = _tls_credentials(options)
         except (OSError, ValueError) as error:
-            raise StartError(str(error)) from None
+            raise _start_error(error) from None
         self._server = aio.server(options=CHANNEL_OPTIONS)
         try:
             store = _open_store(options, retention_ns)
@@ -108,7 +124,7 @@ class Server:
             await self._server.start()
         except (AddressError, OSError) as error:
             await self._abandon()
-            raise StartError(str(error)) from None
+            raise _start_error(error) from None
         except BaseException:
             await self._abandon()
             raise
@@ -131,6 +147,8 @@ class Server:
         metrics.count("frames", "Frames published.", lambda: hub.frame_count)
         metrics.count("dropped_frames", "Frames that a subscriber did not get.", lambda: hub.dropped_count)
         if self._options.metrics_listen is not None:
+            if self._options.metrics_listen.startswith(UNIX):
+                raise NoAddressError("--metrics-listen takes host:port, and no Unix socket")
             host, port = split(self._options.metrics_listen)
             bound, end = metrics.serve(host, port)
             self._ending.callback(end)
@@ -155,7 +173,7 @@ class Server:
                 os.umask(mask)
             return address
         if credentials is None and not self._options.insecure and not is_private(address):
-            raise AddressError(
+            raise NoAddressError(
                 f"{address} would be open to other machines in plain text: give --tls-cert and --tls-key, "
                 "or --insecure if that is meant"
             )
@@ -296,5 +314,5 @@ def main(arguments: list[str] | None = None) -> int:
         serve(options, ready)
     except StartError as error:
         print(f"dlpack-wire serve: {error}", file=sys.stderr)
-        return 1
+        return error.code
     return 0

@@ -171,7 +171,10 @@ class Authorizer:
     def _load(self, path: str) -> None:
         stamp = _stamp_of(path)
         with open(path, encoding="utf-8") as f:
-            content = json.load(f)
+            try:
+                content = json.load(f)
+            except ValueError as error:
+                raise ValueError(f"{path}: not JSON: {error}") from None
         if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
             raise ValueError(f'{path}: must be {{"tokens": [...]}}')
         self._callers = [_read_entry(path, i, entry) for i, entry in enumerate(content["tokens"])]

@@ -18,6 +18,10 @@ class AddressError(Exception):
     """An address cannot be listened on."""
 
 
+class NoAddressError(AddressError):
+    """It makes no sense as an address, or not with the other options."""
+
+
 def split(address: str) -> tuple[str, int]:
     """Host and port of `host:port`; IPv6 hosts stand in brackets.
 
@@ -26,7 +30,7 @@ def split(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise AddressError(f"{address!r} is neither host:port nor unix:/path")
+        raise NoAddressError(f"{address!r} is neither host:port nor unix:/path")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

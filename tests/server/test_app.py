@@ -165,12 +165,24 @@ def test_configurations_that_make_no_sense(tmp_path: Path) -> None:
 
 
 def test_the_command_line_says_what_is_wrong() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dlpack_wire_server", "--dir", "/proc/none"], capture_output=True, text=True, timeout=30
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "/proc/none" in done.stderr
-    assert "Traceback" not in done.stderr
+    for flags, code, text in (
+        (("--dir", "/proc/none"), 3, "/proc/none"),
+        (("--token-file", "/none"), 3, "/none: No such file"),
+        (("--listen", "foo"), 2, "'foo' is neither host:port"),
+        (("--listen", "0.0.0.0:0"), 2, "--insecure"),
+        (("--listen", "unix:/none/s.sock"), 5, "/none/s.sock"),
+        (("--metrics-listen", "unix:/s.sock"), 2, "takes host:port"),
+        (("--tls-cert", "x"), 2, "--tls-key"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "dlpack_wire_server", "--listen", "127.0.0.1:0", *flags],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert (done.returncode, done.stdout) == (code, ""), flags
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 # --- ending -----------------------------------------------------------------------------------------------------------
