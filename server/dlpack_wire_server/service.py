@@ -105,7 +105,7 @@ class TensorService:
         self._store = store
         self._uploads = uploads
         self._hub = hub
-        self._publishers: set[asyncio.Task[Any]] = set()
+        self._reading: set[asyncio.Task[Any]] = set()  # publishers that wait for their next message
         self._watches: dict[Subscription, _Watch] = {}
         self._authorizer = authorizer
         self._metrics = metrics
@@ -148,7 +148,7 @@ class TensorService:
     def drain(self) -> None:
         """End the calls that never end by themselves."""
         self._hub.close()
-        for publisher in self._publishers:
+        for publisher in self._reading:
             publisher.cancel()
 
     async def quiet(self, seconds: float) -> None:
@@ -517,25 +517,12 @@ class TensorService:
     # --- topics -------------------------------------------------------------------------------------------------------
 
     async def _publish_frames(self, caller: Caller, context: _Context) -> None:
-        self._hub.require_open()
-        task = asyncio.current_task()
-        assert task is not None
-        self._publishers.add(task)
-        try:
-            await self._take_frames(_Watch(self._authorizer, caller, context), context)
-        except asyncio.CancelledError:
-            self._hub.require_open()  # cancelled because the server ends, not because the caller has gone
-            raise
-        finally:
-            self._publishers.discard(task)
-
-    async def _take_frames(self, watch: _Watch, context: _Context) -> None:
-        owner = watch.caller.owner
+        watch, owner = _Watch(self._authorizer, caller, context), caller.owner
         intake: Intake | None = None
         try:
             while True:
                 # A publisher may be silent between its frames, not within one.
-                raw = await (context.read() if intake is None else asyncio.wait_for(context.read(), STALL_S))
+                raw = await self._read_frame(context, STALL_S if intake is not None else None)
                 if raw is aio.EOF:
                     break
                 head, metadata, chunk = await self._quick_or_not(raw, _parse_publish)
@@ -567,6 +554,21 @@ class TensorService:
         finally:
             if intake is not None:
                 self._hub.drop(intake, owner)
+
+    async def _read_frame(self, context: _Context, seconds: float | None) -> Any:
+        """The next message of a publisher, which is waited for until `drain`."""
+        self._hub.require_open()
+        task = asyncio.current_task()
+        assert task is not None
+        # Only here may it be cancelled: gRPC cannot answer a call while a message of ours is being sent.
+        self._reading.add(task)
+        try:
+            return await (context.read() if seconds is None else asyncio.wait_for(context.read(), seconds))
+        except asyncio.CancelledError:
+            self._hub.require_open()  # because the server ends, not because the caller has gone
+            raise
+        finally:
+            self._reading.discard(task)
 
     async def _quick_or_not(self, raw: bytes, parse: Callable[[bytes], _T]) -> _T:
         """Parse a message, in a thread if it may have much but a payload."""
