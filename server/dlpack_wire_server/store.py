@@ -25,6 +25,8 @@ from .status import Refusal
 SMALL_BYTES = 64 << 10
 """Objects with fewer payload bytes are plain bytes: a descriptor for each would end at the limit of open files."""
 
+_KEPT_MAPPING_BYTES = 4 << 20
+
 _OVERHEAD_BYTES = 512
 """What an object takes beyond its bytes, and each tensor again, about."""
 
@@ -289,6 +291,9 @@ class SmallRoom:
 class DescriptorRoom:
     """A file without a name or with one, written by calls and read through a mapping that lasts while it is in use.
 
+    The mapping of a large one lasts as long as itself, so that its pages are looked up once. For small ones there may
+    be too many for a process.
+
     Attributes:
         fd: Its descriptor, closed with this object.
         size: Its size.
@@ -308,6 +313,7 @@ class DescriptorRoom:
         self.size = size
         self._image = image
         self._mapped: weakref.ref[mmap.mmap] | None = None
+        self._kept: mmap.mmap | None = None
 
     def write(self, position: int, data: Buffer) -> None:
         left = memoryview(data)
@@ -328,6 +334,8 @@ class DescriptorRoom:
         if mapped is None:
             mapped = mmap.mmap(self.fd, self.size, mmap.MAP_PRIVATE, mmap.PROT_READ)
             self._mapped = weakref.ref(mapped)
+            if self.size >= _KEPT_MAPPING_BYTES:
+                self._kept = mapped
         return memoryview(mapped)
 
     def __del__(self) -> None:
