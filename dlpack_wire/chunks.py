@@ -39,6 +39,11 @@ INLINE_BYTES = 1 << 20
 MAX_METADATA_BYTES = 1 << 20
 """Most bytes of an object's metadata: leaves room for the rest of a message."""
 
+QUICK_BYTES = 64 << 10
+"""Messages with fewer bytes, a payload apart, are parsed in no time."""
+
+_FEW_FIELDS = 32
+
 MAX_FIELDS = 100_000
 """Most fields of a message, or of a record in it: enough for as many tensors as an object may have."""
 
@@ -227,12 +232,30 @@ def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tup
     return rest.parse(kind, end), records, chunks
 
 
-def is_chunk_alone(serialized: Buffer) -> bool:
-    """Whether a message is nothing but a chunk, which takes no time to parse."""
-    if serialized[:1] != _CHUNK_TAG:
+def parses_quickly(serialized: Buffer, depth: int) -> bool:
+    """Whether all but a few bytes of a message are one payload, which takes no time to parse.
+
+    Args:
+        serialized: The message.
+        depth: In how many messages the payload lies: each time it is field 15.
+    """
+    pos, end = 0, len(serialized)
+    left = QUICK_BYTES
+    try:
+        for _ in range(depth):
+            if end - pos <= left:
+                return True
+            inner = 0, 0
+            for field, _ in zip(walk_fields(serialized, pos, end), range(_FEW_FIELDS), strict=False):
+                if field[0] == 15 and field[1] == LEN and field[4] - field[3] > inner[1] - inner[0]:
+                    inner = field[3], field[4]
+            left -= end - pos - (inner[1] - inner[0])
+            if left < 0:
+                return False
+            pos, end = inner
+    except DecodeError:
         return False
-    size, content = read_varint(serialized, 1, len(serialized))
-    return content + size == len(serialized)
+    return True
 
 
 def only_chunk(chunks: Sequence[Piece]) -> Piece | None:

@@ -17,6 +17,7 @@ from dlpack_wire import header as headers
 from dlpack_wire import message as messages
 from dlpack_wire.checksum import EMPTY, Running, xxh3
 from dlpack_wire.chunks import (
+    QUICK_BYTES,
     Arrival,
     Piece,
     Record,
@@ -25,6 +26,7 @@ from dlpack_wire.chunks import (
     chunk_parts,
     only_chunk,
     parse,
+    parses_quickly,
     pieces,
     record_parts,
     sum_until,
@@ -159,6 +161,29 @@ def test_any_bytes_give_a_message_or_a_decode_error(noise: bytes) -> None:
     for kind in (pb.PutRequest, pb.StoreRequest, pb.GetResponse, pb.FetchResponse, pb.StatResponse, pb.ListRequest):
         with suppress(DecodeError):
             parse(kind, noise)
+
+
+def test_what_parses_quickly() -> None:
+    payload = bytes(1 << 20)
+    record = record_of(np.zeros(len(payload), np.uint8), "name")
+    store = join(record_parts(15, record.block, record.header, payload))
+    chunk = join(chunk_parts(Piece(0, 0, 1, payload)))
+    few, many = pb.StoreRequest(name="n"), pb.StoreRequest(name="n")
+    for i in range(20_000):
+        many.metadata[f"{i}"].int_value = i
+    assert parses_quickly(few.SerializeToString() + store, 3)
+    assert parses_quickly(b"\x18\x01" + chunk, 2)
+    assert parses_quickly(chunk, 2)
+    assert parses_quickly(b"", 2)
+    assert parses_quickly(bytes(QUICK_BYTES), 2)
+    assert not parses_quickly(many.SerializeToString() + store, 3)
+    assert not parses_quickly(store + many.SerializeToString(), 3)
+    assert not parses_quickly(store * 2, 3)
+    assert not parses_quickly(bytes(QUICK_BYTES + 1), 2)
+    inside = many.SerializeToString()
+    assert not parses_quickly(b"\x7a" + varint(len(inside)) + inside, 2)
+    assert not parses_quickly(b"\x7a" + varint(len(chunk) + len(inside)) + inside + chunk, 2)
+    assert not parses_quickly(store[:-1], 3)
 
 
 def verdict(message: bytes) -> Any:

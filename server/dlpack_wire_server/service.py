@@ -24,14 +24,15 @@ from dlpack_wire.chunks import (
     MAX_CHUNK_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_METADATA_BYTES,
+    QUICK_BYTES,
     Arrival,
     Piece,
     Record,
     Stage,
     check_names,
-    is_chunk_alone,
     only_chunk,
     parse,
+    parses_quickly,
 )
 from dlpack_wire.errors import DecodeError, LimitError
 from dlpack_wire.frames import FrameHead, frame_metadata, parse_frame
@@ -57,9 +58,6 @@ _QUICK_BYTES = 256 << 10
 """Work on fewer bytes than these is done in the event loop: handing it to a thread would take longer."""
 
 _QUICK_RECORDS = 256
-
-_QUICK_PARSE_BYTES = 64 << 10
-"""Messages with fewer bytes, payloads apart, are parsed in the event loop."""
 
 _UPLOAD_ID_BYTES = 16
 
@@ -271,8 +269,7 @@ class TensorService:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     async def _store_object(self, caller: Caller, raw: bytes) -> bytes:
-        quick = len(raw) < _QUICK_PARSE_BYTES
-        request, records, _ = self._parse_store(raw) if quick else await self._in_thread(self._parse_store, raw)
+        request, records, _ = await self._quick_or_not(raw, self._parse_store, 3)
         key = _upload_key(caller, request.upload_id)
         commit = self._committed(caller, request.name, key)
         if commit is None:
@@ -570,16 +567,16 @@ class TensorService:
         finally:
             self._reading.discard(task)
 
-    async def _quick_or_not(self, raw: bytes, parse: Callable[[bytes], _T]) -> _T:
-        """Parse a message, in a thread if it may have much but a payload."""
-        if len(raw) < _QUICK_PARSE_BYTES or is_chunk_alone(raw):
+    async def _quick_or_not(self, raw: bytes, parse: Callable[[bytes], _T], depth: int = 2) -> _T:
+        """Parse a message, in a thread if it has much but a payload; see `parses_quickly`."""
+        if parses_quickly(raw, depth):
             return parse(raw)
         return await self._in_thread(parse, raw)
 
     async def _subscribe(self, caller: Caller, raw: bytes, context: _Context) -> None:
-        if len(raw) > _QUICK_PARSE_BYTES:  # it is kept until the end of the call
-            text = f"{len(raw)} bytes; at most {_QUICK_PARSE_BYTES} are allowed"
-            raise LimitError(text, declared=len(raw), limit=_QUICK_PARSE_BYTES, field="patterns")
+        if len(raw) > QUICK_BYTES:  # it is kept until the end of the call
+            text = f"{len(raw)} bytes; at most {QUICK_BYTES} are allowed"
+            raise LimitError(text, declared=len(raw), limit=QUICK_BYTES, field="patterns")
         request, _, _ = parse(pb.SubscribeRequest, raw)
         task = asyncio.current_task()
         assert task is not None
