@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_reliable_ends_with_an_error_when_behind(client: Client, name: str) -> N
         assert 5 <= len(found) < 40  # those that were queued, and those on their way
 
 
-FROZEN = """
+IDLE = """
 import sys
 from dlpack_wire.client import connect
 with connect(sys.argv[1]) as client:
@@ -182,18 +183,25 @@ with connect(sys.argv[1]) as client:
 """
 
 
+@contextmanager
+def idle_subscribers(server: ServerProcess) -> Iterator[subprocess.Popen[str]]:
+    """A process that subscribes to cam/* by every policy and does not read."""
+    with subprocess.Popen(
+        [sys.executable, "-c", IDLE, server.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+
+
 def test_frozen_subscribers_hold_little_and_slow_nobody(rounds: Rounds) -> None:
     """Neither the memory of a server nor its other callers feel those who do not read."""
     with running() as server, connect(server.address, timeout=60) as client:
-        with subprocess.Popen(
-            [sys.executable, "-c", FROZEN, server.address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))},
-        ) as frozen:
-            assert frozen.stdout is not None
-            assert frozen.stdout.readline() == "ready\n"
+        with idle_subscribers(server) as frozen:
             frozen.send_signal(signal.SIGSTOP)
             with client.publisher("cam/left") as publisher, client.subscribe("cam/left", policy="reliable") as quick:
                 publisher.send(LARGE)
@@ -266,15 +274,7 @@ def test_cancelled_and_killed_subscribers_leave_nothing(rounds: Rounds) -> None:
                 next(frames_call)  # in the middle of a frame
             frames_call.cancel()
             if i % 10 == 0:
-                with subprocess.Popen(
-                    [sys.executable, "-c", FROZEN, server.address],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))},
-                ) as killed:
-                    assert killed.stdout is not None
-                    assert killed.stdout.readline() == "ready\n"
+                with idle_subscribers(server) as killed:
                     publisher.send(LARGE)
                     killed.kill()
         eventually(lambda: publisher.send(LARGE) > 0 and publisher.subscriber_count == 0)
