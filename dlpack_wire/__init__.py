@@ -11,10 +11,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .appender import FileAppender
-from .codec import decode, encode, from_proto, to_proto
-from .device import Device
-from .dtype import ByteOrder, DType
 from .errors import (
     ChecksumError,
     DecodeError,
@@ -28,38 +24,42 @@ from .errors import (
     WireError,
 )
 from .file import load, load_dict, load_one, open, save, verify
-from .header import Header
-from .reader import FileReader
-from .recovery import recover
-from .tensor import Tensor
-from .writer import FileWriter
+from .file.appender import FileAppender
+from .file.reader import FileReader
+from .file.recovery import recover
+from .file.writer import FileWriter
+from .message.codec import decode, encode, from_proto, to_proto
+from .tensor.device import Device
+from .tensor.dtype import ByteOrder, DType
+from .tensor.header import Header
+from .tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from .async_client import AsyncClient as AsyncClient
-    from .client import Client as Client
-    from .client import connect as connect
-    from .connection import Tls as Tls
     from .log import LogReader as LogReader
     from .log import LogRecord as LogRecord
     from .log import LogWriter as LogWriter
-    from .topics import Frame as Frame
-    from .topics import Publisher as Publisher
-    from .topics import Subscription as Subscription
+    from .service.async_client import AsyncClient as AsyncClient
+    from .service.client import Client as Client
+    from .service.client import connect as connect
+    from .service.connection import Tls as Tls
+    from .service.topics import Frame as Frame
+    from .service.topics import Publisher as Publisher
+    from .service.topics import Subscription as Subscription
 
 __version__ = "0.1.0"
 
 # What needs an extra is imported when it is first asked for, and is no part of `import *`.
 _LATER = {
-    "AsyncClient": ("async_client", "grpc"),
-    "Client": ("client", "grpc"),
-    "Frame": ("topics", "grpc"),
+    "AsyncClient": ("service.async_client", "grpc"),
+    "Client": ("service.client", "grpc"),
+    "Frame": ("service.topics", "grpc"),
     "LogReader": ("log", "log"),
     "LogRecord": ("log", "log"),
     "LogWriter": ("log", "log"),
-    "Publisher": ("topics", "grpc"),
-    "Subscription": ("topics", "grpc"),
-    "Tls": ("connection", "grpc"),
-    "connect": ("client", "grpc"),
+    "Publisher": ("service.topics", "grpc"),
+    "Subscription": ("service.topics", "grpc"),
+    "Tls": ("service.connection", "grpc"),
+    "connect": ("service.client", "grpc"),
 }
 
 

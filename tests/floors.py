@@ -69,7 +69,7 @@ def use() -> None:
     import numpy as np
 
     import dlpack_wire as dw
-    from dlpack_wire import dtype
+    from dlpack_wire.tensor import dtype
 
     tensors = {
         t.name: np.arange(12, dtype=np.uint8).reshape(3, 4).astype(t.numpy) for t in dtype.table() if t.has_numpy

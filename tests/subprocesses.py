@@ -13,7 +13,8 @@ TESTS = Path(__file__).parent
 
 def run_python(script: str, *options: str, **environment: str) -> str:
     """Run a script, require exit code 0 and an empty stderr, and return its stdout."""
-    paths = os.pathsep.join((str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")))
+    folders = map(str, (TESTS.parent, TESTS, TESTS / "tensor", TESTS / "message"))
+    paths = os.pathsep.join((*folders, os.environ.get("PYTHONPATH", "")))
     done = subprocess.run(
         [sys.executable, *options, "-c", dedent(script)],
         env={**os.environ, "PYTHONPATH": paths, **environment},

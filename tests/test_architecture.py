@@ -13,111 +13,120 @@ from subprocesses import run_python
 import dlpack_wire as dw
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "dlpack_wire"
+LIBRARY = ROOT / "dlpack_wire"
 SERVER = ROOT / "server" / "dlpack_wire_server"
 
-# A module may import what stands on a lower line than itself. Generated code in v1 may be imported by all.
-ORDER = (
-    ("errors", "device", "subbyte", "replacement", "terminal"),
-    ("dtype", "wire", "_abi"),
-    ("layout", "frameworks", "metadata"),
-    ("header", "capsule"),
-    ("message",),
-    ("tensor", "checksum"),
-    ("source", "record", "storage"),
-    ("codec", "mcap_chunk"),
-    ("chunks", "index", "stored", "sink", "remote", "ties"),
-    ("walk", "chain", "located", "writer", "image", "log", "upload", "frames"),
-    ("reader", "download"),
-    ("appender", "audit", "exchange"),
-    ("file", "recovery"),
-    ("local", "connection", "formats"),
-    ("topics", "diff", "convert"),
-    ("client", "listing"),
-    ("async_client",),
-    ("cli",),
-    ("__main__",),
-)
-LEVEL = {module: level for level, modules in enumerate(ORDER) for module in modules}
+# What the files of each package may import from this project, beside their own package. One line a package.
+MAY_IMPORT = {
+    "errors": set(),
+    "v1": set(),
+    "tensor": {"errors", "message", "v1"},
+    "message": {"errors", "v1", "tensor"},
+    "file": {"errors", "tensor", "message"},
+    "service": {"errors", "v1", "tensor", "message", "file"},
+    "log": {"errors", "v1", "tensor", "message", "file"},
+    "formats": {"errors", "tensor", "message", "file"},
+    "cli": {"errors", "tensor", "message", "file", "service", "formats", "__init__"},
+    "__init__": {"errors", "tensor", "message", "file", "service", "log"},
+    "__main__": {"cli"},
+    "server": {"errors", "v1", "tensor", "message", "file", "service", "__init__"},
+}
 
-MODULES = sorted(path for path in PACKAGE.glob("*.py") if path.stem != "__init__")
-EVERYTHING = sorted({*MODULES, PACKAGE / "__init__.py", *PACKAGE.glob("formats/*.py"), *SERVER.glob("*.py")})
+LIBRARY_FILES = sorted(path for path in LIBRARY.rglob("*.py") if "v1" not in path.parts)
+SERVER_FILES = sorted(SERVER.rglob("*.py"))
+FILES = [*LIBRARY_FILES, *SERVER_FILES]
 
 GRPC = {"grpc", "grpc_health", "grpc_reflection", "grpc_status"}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "cupy", "onnx", "safetensors", "pyarrow", "pandas"}
 
-
-SPEAKS_GRPC = {"connection", "topics", "client", "async_client"}
-NEEDS = {
-    "client": ["grpc"],
-    "async_client": ["grpc"],
-    "connection": ["grpc"],
-    "topics": ["grpc"],
-    "log": ["mcap"],
-    "mcap_chunk": ["mcap"],
-    "cli": ["rich"],
-    "terminal": ["rich"],
+USES_CTYPES = {"dlpack_wire/tensor/abi.py"}
+USES_GRPC = {
+    "dlpack_wire/service/connection.py",
+    "dlpack_wire/service/client.py",
+    "dlpack_wire/service/topics.py",
 }
-"""What modules import from outside, when they are imported, that an extra installs."""
+EXTRAS = {"service": "grpc", "log": "mcap", "cli": "rich", "server": "prometheus_client"}
+"""What the files of a package import, when they are imported, that an extra installs."""
 
 
 def name(path: Path) -> str:
-    return path.stem
+    return str(path.relative_to(ROOT if path.is_relative_to(LIBRARY) else ROOT / "server"))
 
 
-def imported(path: Path) -> set[str]:
-    """Full names of all modules that a file imports, anywhere in it. Names from `from . import x` count as modules."""
-    package = [path.parent.name]
+def module(path: Path) -> str:
+    return name(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def package(path: Path) -> str:
+    """The package, in the table's words, that a file belongs to."""
+    return "server" if path.is_relative_to(SERVER) else part(module(path))
+
+
+def part(full: str) -> str:
+    """The package, in the table's words, that a module of this project belongs to."""
+    top, _, rest = full.partition(".")
+    if top == "dlpack_wire_server":
+        return "server"
+    return rest.partition(".")[0] or "__init__"
+
+
+def imported(path: Path, root: Path = ROOT) -> set[str]:
+    """Full names of all that a file imports, anywhere in it: modules, and names out of modules."""
+    relative = path.relative_to(root if "server" not in path.relative_to(root).parts[:1] else root / "server")
+    here = list(relative.parts[:-1])
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
+            base = here[: len(here) - node.level + 1] if node.level else []
             full = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {f"{full}.{alias.name}" for alias in node.names} if node.module is None else {full}
-            if node.module is not None and node.level == 0 and node.module == "dlpack_wire":
-                found |= {f"dlpack_wire.{alias.name}" for alias in node.names}
+            found |= {f"{full}.{alias.name}" for alias in node.names}
     return found
 
 
-def outside(path: Path) -> set[str]:
+def outside(path: Path, root: Path = ROOT) -> set[str]:
     """Top-level packages that a file imports."""
-    return {full.partition(".")[0] for full in imported(path)}
+    return {full.partition(".")[0] for full in imported(path, root)}
 
 
-def ours(path: Path) -> set[str]:
-    """Modules of the library that a file imports."""
-    return {full.split(".")[1] for full in imported(path) if full.startswith("dlpack_wire.")} - {"v1", "__version__"}
+def parts(path: Path, root: Path = ROOT) -> set[str]:
+    """Packages of this project, in the table's words, that a file imports from."""
+    ours = {full for full in imported(path, root) if full.partition(".")[0] in ("dlpack_wire", "dlpack_wire_server")}
+    # A name of the front door itself, such as `dlpack_wire.__version__`, has no package of its own.
+    return {found if (found := part(full)) in MAY_IMPORT else "__init__" for full in ours}
 
 
-def test_the_table_names_every_module() -> None:
-    assert {name(path) for path in MODULES} <= LEVEL.keys()
+def test_the_table_names_the_packages_there_are() -> None:
+    assert MAY_IMPORT.keys() == {package(path) for path in FILES} | {"v1"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
+@pytest.mark.parametrize("path", FILES, ids=name)
 def test_imports_point_one_way(path: Path) -> None:
-    wrong = {other for other in ours(path) if LEVEL[other] >= LEVEL[name(path)]}
-    assert not wrong, f"{name(path)} imports {wrong}"
+    own = package(path)
+    assert parts(path) <= MAY_IMPORT[own] | {own}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_the_library_never_imports_the_server(path: Path) -> None:
-    assert "dlpack_wire_server" not in outside(path)
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_no_line_of_the_table_allows_what_nobody_needs(package: str) -> None:
+    if package == "v1":
+        return
+    used = set().union(*(parts(path) for path in FILES if globals()["package"](path) == package))
+    assert MAY_IMPORT[package] <= used
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=name)
-def test_only_abi_touches_raw_memory(path: Path) -> None:
-    assert "ctypes" not in outside(path) or path == PACKAGE / "_abi.py"
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_only_named_files_use_ctypes(path: Path) -> None:
+    assert ("ctypes" in outside(path)) == (name(path) in USES_CTYPES)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_only_the_client_speaks_grpc(path: Path) -> None:
-    assert not outside(path) & GRPC or name(path) in SPEAKS_GRPC
-    assert not any(full.endswith("_pb2_grpc") for full in imported(path)) or name(path) in SPEAKS_GRPC
+@pytest.mark.parametrize("path", LIBRARY_FILES, ids=name)
+def test_only_named_files_use_grpc(path: Path) -> None:
+    used = outside(path) & GRPC or any(".v1." in full and "_pb2_grpc" in full for full in imported(path))
+    assert bool(used) == (name(path) in USES_GRPC)
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=name)
+@pytest.mark.parametrize("path", FILES, ids=name)
 def test_nothing_unpickles_evaluates_or_imports_a_framework(path: Path) -> None:
     assert not outside(path) & {"pickle", "marshal", "shelve", "dill", "cloudpickle", *FRAMEWORKS}
     calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
@@ -126,21 +135,22 @@ def test_nothing_unpickles_evaluates_or_imports_a_framework(path: Path) -> None:
 
 def test_the_scan_sees_imports_of_every_form(tmp_path: Path) -> None:
     """The tests above would pass on anything if the scan saw nothing."""
-    folder = tmp_path / "dlpack_wire"
-    folder.mkdir()
+    folder = tmp_path / "dlpack_wire" / "tensor"
+    folder.mkdir(parents=True)
     file = folder / "x.py"
     file.write_text(
         "import ctypes.util, grpc as g\n"
         "from . import dtype as d\n"
-        "from .codec import encode\n"
-        "from .v1 import dlpack_pb2\n"
+        "from ..message.codec import encode\n"
+        "from ..v1 import dlpack_pb2\n"
+        "from .. import __version__\n"
         "def f():\n"
         "    from ctypes import c_int\n"
         "    import dlpack_wire.file\n"
-        "    from dlpack_wire import client\n"
+        "    from dlpack_wire import service\n"
     )
-    assert ours(file) == {"dtype", "codec", "file", "client"}
-    assert outside(file) == {"ctypes", "grpc", "dlpack_wire"}
+    assert parts(file, tmp_path) == {"tensor", "message", "v1", "file", "service", "__init__"}
+    assert outside(file, tmp_path) == {"ctypes", "grpc", "dlpack_wire"}
 
 
 def test_importing_loads_no_grpc_and_no_framework() -> None:
@@ -172,7 +182,7 @@ def test_star_import_gives_exactly_all() -> None:
     assert names.keys() - {"__builtins__"} == set(dw.__all__)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
+@pytest.mark.parametrize("path", FILES, ids=name)
 def test_every_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
@@ -183,8 +193,8 @@ def test_public_things_have_docstrings() -> None:
 
 
 def test_codes_of_the_schema_are_those_of_the_tables() -> None:
-    from dlpack_wire.device import NAMES
-    from dlpack_wire.dtype import WIDTHS
+    from dlpack_wire.tensor.device import NAMES
+    from dlpack_wire.tensor.dtype import WIDTHS
     from dlpack_wire.v1 import dlpack_pb2
 
     assert set(dlpack_pb2.DLDeviceType.values()) - {0} == NAMES.keys()
@@ -200,11 +210,13 @@ def test_data_is_the_last_field_of_the_message() -> None:
     assert not set(range(10, 14)) & fields.keys()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
+@pytest.mark.parametrize("path", FILES, ids=name)
 def test_modules_import_on_their_own(path: Path) -> None:
-    for needed in NEEDS.get(name(path), ()):
-        pytest.importorskip(needed)
-    importlib.import_module(f"dlpack_wire.{name(path)}")
+    extra = EXTRAS.get(package(path))
+    if extra is not None:
+        pytest.importorskip(extra)
+    if path.stem != "__main__":
+        importlib.import_module(module(path))
 
 
 @pytest.mark.parametrize("wanted", sorted(dw._LATER))

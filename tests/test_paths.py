@@ -15,6 +15,7 @@ from matrix.truth import KINDS, LAYOUTS, Cannot, Kind, Truth, cells
 from strategies import lay_out, logical_bytes, native
 
 import dlpack_wire as dw
+from dlpack_wire.tensor.dtype import NATIVE
 from dlpack_wire.v1 import dlpack_pb2
 
 Array = np.ndarray[Any, Any]
@@ -84,7 +85,7 @@ def store() -> Iterator[Way]:
     pytest.importorskip("grpc")
     from server_process import running
 
-    from dlpack_wire.client import connect
+    from dlpack_wire.service.client import connect
 
     with running() as process, connect(process.address, timeout=60) as client:
 
@@ -158,7 +159,7 @@ def test_foreign_order_arrives_as_native_by_every_way(kind: Kind, way: Way, fold
         x = ForeignNumpy().make(truth)
         t = way(x, folder)
         check_arrived(t, truth)
-        assert t.header.byte_order == 3 - dw.dtype.NATIVE
+        assert t.header.byte_order == 3 - NATIVE
         assert t.numpy().dtype.isnative
         assert t.__dlpack__() is not None
 
@@ -215,7 +216,7 @@ def test_payloads_of_either_order_are_read(kind: Kind, order: int) -> None:
             for t in (dw.decode(buffer), dw.from_proto(message)):
                 check_arrived(t, truth)
                 assert t.header.byte_order == order
-                assert t.byte_order == (dw.dtype.NATIVE if kind.dtype.known else order)
+                assert t.byte_order == (NATIVE if kind.dtype.known else order)
         assert bytes(buffer) == message.SerializeToString() == before
 
 
@@ -225,7 +226,7 @@ def test_encoding_a_foreign_order_array_tags_it_and_swaps_nothing(kind: Kind) ->
         x = ForeignNumpy().make(Truth(kind, layout))
         before = x.tobytes()
         for message in (dw.to_proto(x), dlpack_pb2.DLTensor.FromString(dw.encode(x))):
-            assert message.byte_order == 3 - dw.dtype.NATIVE
+            assert message.byte_order == 3 - NATIVE
             assert message.data == x.transpose(np.argsort([-s for s in x.strides])).tobytes()
         assert x.tobytes() == before
 

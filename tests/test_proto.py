@@ -13,7 +13,7 @@ import floors
 import pytest
 from google.protobuf import descriptor_pb2
 
-from dlpack_wire import device, dtype
+from dlpack_wire.tensor import device, dtype
 from dlpack_wire.v1 import dlpack_pb2, local_pb2, tensor_file_pb2, tensor_service_pb2
 
 ROOT = Path(__file__).parent.parent

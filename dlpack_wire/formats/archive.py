@@ -9,7 +9,7 @@ import zlib
 from typing import cast
 
 from ..errors import DecodeError
-from ..storage import Bytes, MemoryBytes
+from ..file.storage import Bytes, MemoryBytes
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import layout
-from ..capsule import carrier
-from ..codec import source_of
-from ..dtype import ByteOrder, DType
 from ..errors import EncodeError
-from ..metadata import Value
-from ..source import Source
+from ..message.codec import source_of
+from ..message.names import Value
+from ..tensor import layout
+from ..tensor.capsule import carrier
+from ..tensor.dtype import ByteOrder, DType
+from ..tensor.source import Source
 
 PIECE_BYTES = 1 << 20
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from ..errors import EncodeError
 from ..file import open as open_file
-from ..metadata import MAX_ALIASES
-from ..reader import FileReader
-from ..writer import FileWriter
+from ..file.reader import FileReader
+from ..file.writer import FileWriter
+from ..message.names import MAX_ALIASES
 from .content import Content, Item
 
 

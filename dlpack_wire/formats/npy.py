@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from ..dtype import from_numpy
 from ..errors import DecodeError, EncodeError, TruncatedError, WireError
-from ..storage import Bytes
+from ..file.storage import Bytes
+from ..tensor.dtype import from_numpy
 from .archive import Archive
 from .content import PIECE_BYTES, Content, Item, pieces, refuse_metadata
 from .opened import open_bytes, replaced

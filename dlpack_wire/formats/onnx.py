@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import header as headers
-from ..device import CPU
-from ..dtype import ByteOrder, DType
 from ..errors import DecodeError, EncodeError, WireError
-from ..header import Header
-from ..storage import Bytes, MappedBytes
-from ..tensor import from_payload
-from ..wire import LEN, MAX_MESSAGE_BYTES, VARINT, Field, length_delimited, read_field, read_varint, varint
+from ..file.storage import Bytes, MappedBytes
+from ..message.wire import LEN, MAX_MESSAGE_BYTES, VARINT, Field, length_delimited, read_field, read_varint, varint
+from ..tensor import header as headers
+from ..tensor.device import CPU
+from ..tensor.dtype import ByteOrder, DType
+from ..tensor.header import Header
+from ..tensor.tensor import from_payload
 from .content import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
 from .opened import open_bytes, replaced
 

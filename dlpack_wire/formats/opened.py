@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from ..errors import DecodeError
-from ..replacement import Replacement
-from ..storage import Bytes, MappedBytes, MemoryBytes
+from ..file.replacement import Replacement
+from ..file.storage import Bytes, MappedBytes, MemoryBytes
 
 
 @contextlib.contextmanager

@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from .. import header as headers
-from ..device import CPU
-from ..dtype import ByteOrder, DType
 from ..errors import DecodeError, EncodeError, LimitError, WireError
-from ..storage import Bytes
-from ..tensor import from_payload
+from ..file.storage import Bytes
+from ..tensor import header as headers
+from ..tensor.device import CPU
+from ..tensor.dtype import ByteOrder, DType
+from ..tensor.tensor import from_payload
 from .content import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
 from .opened import open_bytes, replaced
 

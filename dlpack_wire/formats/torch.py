@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..capsule import carrier
-from ..dtype import DType
 from ..errors import DecodeError, EncodeError
-from ..metadata import Value
-from ..storage import Bytes
+from ..file.storage import Bytes
+from ..message.names import Value
+from ..tensor.capsule import carrier
+from ..tensor.dtype import DType
 from .archive import Archive
 from .content import Content, Item, payload_bytes, pieces, refuse_metadata
 from .opened import open_bytes, replaced

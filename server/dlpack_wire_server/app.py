@@ -18,7 +18,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from dlpack_wire._abi import trim_heap
+from dlpack_wire.tensor.abi import trim_heap
 
 from .auth import Authorizer
 from .directory import DirectoryStore

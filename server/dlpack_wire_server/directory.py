@@ -26,12 +26,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlpack_wire.chunks import Record
-from dlpack_wire.image import Image
-from dlpack_wire.reader import FileReader
-from dlpack_wire.record import split_names
-from dlpack_wire.replacement import sync_folder
-from dlpack_wire.storage import MemoryBytes
+from dlpack_wire.file.plan import Image
+from dlpack_wire.file.reader import FileReader
+from dlpack_wire.file.record import split_names
+from dlpack_wire.file.replacement import sync_folder
+from dlpack_wire.file.storage import MemoryBytes
+from dlpack_wire.service.messages import Record
 
 from .space import Space
 from .store import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from dlpack_wire.chunks import Piece, Stage, chunk_parts
-from dlpack_wire.frames import FrameHead, delivered, frame_arrival, frame_fields
+from dlpack_wire.service.frames import FrameHead, delivered, frame_arrival, frame_fields
+from dlpack_wire.service.messages import Piece, Stage, chunk_parts
 
 from .space import Space
 

@@ -11,8 +11,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 
 from dlpack_wire.errors import DecodeError, LimitError
-from dlpack_wire.frames import FrameHead
-from dlpack_wire.metadata import encode_name
+from dlpack_wire.message.names import encode_name
+from dlpack_wire.service.frames import FrameHead
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller

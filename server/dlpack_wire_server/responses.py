@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dlpack_wire.checksum import Running, xxh3
-from dlpack_wire.chunks import (
+from dlpack_wire.errors import DecodeError
+from dlpack_wire.message.wire import Buffer, length_delimited
+from dlpack_wire.service.messages import (
     INLINE_BYTES,
     MAX_MESSAGE_BYTES,
     Piece,
@@ -14,9 +15,8 @@ from dlpack_wire.chunks import (
     pieces,
     record_parts,
 )
-from dlpack_wire.errors import DecodeError
+from dlpack_wire.tensor.checksum import Running, xxh3
 from dlpack_wire.v1 import tensor_service_pb2 as pb
-from dlpack_wire.wire import Buffer, length_delimited
 
 from .slices import part
 from .status import Refusal

@@ -18,8 +18,10 @@ import grpc
 from grpc import aio
 
 import dlpack_wire
-from dlpack_wire import header as headers
-from dlpack_wire.chunks import (
+from dlpack_wire.errors import DecodeError, LimitError
+from dlpack_wire.message.names import MAX_NAME_BYTES, decode_value, encode_map, encode_name
+from dlpack_wire.service.frames import FrameHead, frame_metadata, parse_frame
+from dlpack_wire.service.messages import (
     INLINE_BYTES,
     MAX_CHUNK_BYTES,
     MAX_MESSAGE_BYTES,
@@ -34,9 +36,7 @@ from dlpack_wire.chunks import (
     parse,
     parses_quickly,
 )
-from dlpack_wire.errors import DecodeError, LimitError
-from dlpack_wire.frames import FrameHead, frame_metadata, parse_frame
-from dlpack_wire.metadata import MAX_NAME_BYTES, decode_value, encode_map, encode_name
+from dlpack_wire.tensor import header as headers
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Authorizer, Caller

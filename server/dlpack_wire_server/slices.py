@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlpack_wire.dtype import NATIVE
-from dlpack_wire.header import Header
-from dlpack_wire.source import Source
-from dlpack_wire.tensor import from_payload, is_foreign
+from dlpack_wire.tensor.dtype import NATIVE
+from dlpack_wire.tensor.header import Header
+from dlpack_wire.tensor.source import Source
+from dlpack_wire.tensor.tensor import from_payload, is_foreign
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .status import Refusal

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from dlpack_wire.chunks import Record
-from dlpack_wire.header import Header
-from dlpack_wire.image import Image
-from dlpack_wire.wire import Buffer
+from dlpack_wire.file.plan import Image
+from dlpack_wire.message.wire import Buffer
+from dlpack_wire.service.messages import Record
+from dlpack_wire.tensor.header import Header
 
 from .space import Space
 from .status import Refusal

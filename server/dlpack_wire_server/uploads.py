@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dlpack_wire.chunks import Arrival, Piece
+from dlpack_wire.service.messages import Arrival, Piece
 
 from .status import Refusal
 from .store import Draft, Serialized

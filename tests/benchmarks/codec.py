@@ -13,7 +13,9 @@ import safetensors.numpy
 import torch
 
 import dlpack_wire as dw
-from dlpack_wire import codec, header, message, source
+from dlpack_wire.message import codec
+from dlpack_wire.message import reading as message
+from dlpack_wire.tensor import header, source
 
 from .measure import Row, interleaved, once_each, rate_row, time_row, told_row
 

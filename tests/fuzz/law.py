@@ -19,9 +19,9 @@ from google.protobuf.message import DecodeError as ParseError
 from xxhash import xxh3_64_intdigest
 
 import dlpack_wire as dw
-from dlpack_wire.audit import problems
-from dlpack_wire.reader import FileReader
-from dlpack_wire.storage import MemoryBytes
+from dlpack_wire.file.audit import problems
+from dlpack_wire.file.reader import FileReader
+from dlpack_wire.file.storage import MemoryBytes
 from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
 
 MAX_HEADER_BYTES, MAX_PADDING_BYTES = 64 * 1024, 16384

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 import dlpack_wire as dw
-from dlpack_wire.dtype import table
+from dlpack_wire.tensor.dtype import table
 
 Array = np.ndarray[Any, Any]
 

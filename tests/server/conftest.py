@@ -8,7 +8,7 @@ import grpc
 import pytest
 from server_process import ServerProcess, running
 
-from dlpack_wire.client import Client, connect
+from dlpack_wire.service.client import Client, connect
 from dlpack_wire.v1 import tensor_service_pb2_grpc as pb_grpc
 
 

@@ -22,7 +22,7 @@ from dlpack_wire_server.options import Options, add_flags, from_flags, parse, se
 from server_process import ServerProcess, eventually, running
 
 import dlpack_wire as dw
-from dlpack_wire.client import connect
+from dlpack_wire.service.client import connect
 
 MIB = 1 << 20
 

@@ -16,7 +16,7 @@ from dlpack_wire_server.store import MemoryStore
 from dlpack_wire_server.uploads import Uploads
 from server_process import ServerProcess
 
-from dlpack_wire.async_client import AsyncClient
+from dlpack_wire.service.async_client import AsyncClient
 
 MIB = 1 << 20
 

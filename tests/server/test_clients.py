@@ -20,9 +20,9 @@ from server_process import ServerProcess, eventually, running
 from subprocesses import run_python
 
 import dlpack_wire as dw
-from dlpack_wire.async_client import AsyncClient
-from dlpack_wire.client import Client, connect
-from dlpack_wire.exchange import Patience
+from dlpack_wire.service.async_client import AsyncClient
+from dlpack_wire.service.client import Client, connect
+from dlpack_wire.service.operations import Patience
 
 MIB = 1 << 20
 X = np.random.default_rng(0).integers(0, 255, 40 * MIB, np.uint8)
@@ -233,7 +233,7 @@ def test_an_interrupt_ends_a_put_and_frees_what_was_sent(server: ServerProcess, 
 FORK = """
     import os, signal
     import numpy as np
-    from dlpack_wire.client import connect
+    from dlpack_wire.service.client import connect
     client = connect({address!r}, timeout=20)
     client.put("fork", np.arange(4))
     child = os.fork()

@@ -24,8 +24,8 @@ from server_process import ROOT, ServerProcess, eventually, running
 from subprocesses import run_python
 
 import dlpack_wire as dw
-from dlpack_wire.client import Client, connect
-from dlpack_wire.exchange import Patience
+from dlpack_wire.service.client import Client, connect
+from dlpack_wire.service.operations import Patience
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MIB = 1 << 20
@@ -167,7 +167,7 @@ def test_cancelled_gets_and_puts(rounds: Rounds) -> None:
 
 KILLED_CLIENT = """
 import sys, numpy as np
-from dlpack_wire.client import connect
+from dlpack_wire.service.client import connect
 with connect(sys.argv[1]) as client:
     def tell(done, total):
         if done > 8 << 20:
@@ -277,7 +277,7 @@ def test_memory_of_a_transfer(rounds: Rounds) -> None:
 
 PEAK = """
     import numpy as np
-    from dlpack_wire.client import connect
+    from dlpack_wire.service.client import connect
     def peak():
         with open("/proc/self/status") as f:
             return next(int(line.split()[1]) for line in f if line.startswith("VmHWM")) >> 10

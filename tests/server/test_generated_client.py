@@ -13,8 +13,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from server_process import ServerProcess
 
 import dlpack_wire as dw
-from dlpack_wire.checksum import xxh3
-from dlpack_wire.client import Client
+from dlpack_wire.service.client import Client
+from dlpack_wire.tensor.checksum import xxh3
 from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 

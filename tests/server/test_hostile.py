@@ -12,11 +12,11 @@ import pytest
 from server_process import ServerProcess, running
 
 import dlpack_wire as dw
-from dlpack_wire.client import connect
-from dlpack_wire.connection import SERVICE
+from dlpack_wire.message.wire import varint
+from dlpack_wire.service.client import connect
+from dlpack_wire.service.connection import SERVICE
 from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
 from dlpack_wire.v1 import tensor_service_pb2 as pb
-from dlpack_wire.wire import varint
 
 MIB = 1 << 20
 RECORD = tensor_file_pb2.TensorRecord(name="w", aliases=["v"], tensor=dw.to_proto(np.arange(6.0)))

@@ -19,11 +19,11 @@ from dlpack_wire_server.status import Refusal
 from dlpack_wire_server.subscription import MAX_FRAME_BYTES, MAX_QUEUE_FRAMES, QUEUE_FRAMES, Subscription
 
 import dlpack_wire as dw
-from dlpack_wire.checksum import xxh3
-from dlpack_wire.chunks import Piece
 from dlpack_wire.errors import ChecksumError, WireError
-from dlpack_wire.frames import FrameHead, frame_arrival, parse_frame
-from dlpack_wire.header import from_message
+from dlpack_wire.service.frames import FrameHead, frame_arrival, parse_frame
+from dlpack_wire.service.messages import Piece
+from dlpack_wire.tensor.checksum import xxh3
+from dlpack_wire.tensor.header import from_message
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 LOOP = asyncio.new_event_loop()

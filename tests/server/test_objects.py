@@ -13,8 +13,8 @@ from server_process import ServerProcess
 from strategies import arrays, logical_bytes
 
 import dlpack_wire as dw
-from dlpack_wire.client import Client, connect
 from dlpack_wire.errors import EncodeError, NotFoundError, RemoteError
+from dlpack_wire.service.client import Client, connect
 
 MIB = 1 << 20
 

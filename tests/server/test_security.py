@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from server_process import ServerProcess, eventually, running
 
 import dlpack_wire as dw
-from dlpack_wire.client import Tls, connect
+from dlpack_wire.service.client import Tls, connect
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MIB = 1 << 20

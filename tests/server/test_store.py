@@ -15,9 +15,9 @@ from dlpack_wire_server.status import Refusal
 from dlpack_wire_server.store import Commit, Draft, MemoryStore, Serialized, Store, StoredObject
 
 import dlpack_wire as dw
-from dlpack_wire.chunks import Record
-from dlpack_wire.metadata import encode_map
-from dlpack_wire.source import Source
+from dlpack_wire.message.names import encode_map
+from dlpack_wire.service.messages import Record
+from dlpack_wire.tensor.source import Source
 
 MIB = 1 << 20
 RETENTION_NS = 10**12

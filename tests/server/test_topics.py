@@ -24,11 +24,11 @@ from server_process import ROOT, ServerProcess, eventually, running
 from subprocesses import run_python
 
 import dlpack_wire as dw
-from dlpack_wire.async_client import AsyncClient
-from dlpack_wire.checksum import xxh3
-from dlpack_wire.client import Client, connect
-from dlpack_wire.connection import SERVICE
-from dlpack_wire.topics import Frame, Subscription
+from dlpack_wire.service.async_client import AsyncClient
+from dlpack_wire.service.client import Client, connect
+from dlpack_wire.service.connection import SERVICE
+from dlpack_wire.service.topics import Frame, Subscription
+from dlpack_wire.tensor.checksum import xxh3
 from dlpack_wire.v1 import dlpack_pb2
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
@@ -175,7 +175,7 @@ def test_reliable_ends_with_an_error_when_behind(client: Client, name: str) -> N
 
 IDLE = """
 import sys
-from dlpack_wire.client import connect
+from dlpack_wire.service.client import connect
 with connect(sys.argv[1]) as client:
     frames = [client.subscribe("cam/*", policy=policy) for policy in ("latest", "drop_oldest", "reliable")]
     print("ready", flush=True)
@@ -754,7 +754,7 @@ def test_a_process_ends_that_did_not_close_anything(server: ServerProcess, name:
     script = f"""
         import asyncio
         import numpy as np
-        from dlpack_wire.async_client import AsyncClient
+        from dlpack_wire.service.async_client import AsyncClient
         async def work():
             client = AsyncClient({server.address!r}, timeout=20)
             frames = await client.subscribe({name!r})

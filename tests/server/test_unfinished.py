@@ -10,8 +10,8 @@ from dlpack_wire_server.status import Refusal
 from dlpack_wire_server.store import MemoryStore, Serialized
 from dlpack_wire_server.uploads import Upload, Uploads
 
-from dlpack_wire.chunks import Arrival, Record
-from dlpack_wire.source import Source
+from dlpack_wire.service.messages import Arrival, Record
+from dlpack_wire.tensor.source import Source
 
 RETENTION_NS = 1000
 

@@ -13,8 +13,8 @@ import pytest
 from server_process import ServerProcess, eventually, running
 
 import dlpack_wire as dw
-from dlpack_wire.checksum import xxh3
-from dlpack_wire.client import Client, connect
+from dlpack_wire.service.client import Client, connect
+from dlpack_wire.tensor.checksum import xxh3
 from dlpack_wire.v1 import tensor_file_pb2
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 from dlpack_wire.v1 import tensor_service_pb2_grpc as pb_grpc

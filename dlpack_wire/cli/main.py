@@ -1,0 +1,375 @@
+"""The command line: `dlpack-wire info|ls|verify|recover|diff|convert|serve|put|get|rm|watch`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__, file
+from ..errors import DecodeError, NotFoundError, RemoteError, WireError
+from ..file import audit, recovery
+from ..file.diff import diff
+from ..file.walk import walk
+from ..formats.convert import FORMATS, convert
+from ..tensor.header import Header
+from .output import json_metadata, json_problem, print_frame, print_json, print_problems, print_tensors, when
+from .terminal import print_facts, print_table, printable, progress
+
+if TYPE_CHECKING:
+    from ..file.reader import FileReader
+    from ..service.client import Client
+
+OK, BAD_DATA, USAGE, NOT_FOUND, REMOTE, SYSTEM = range(6)
+
+EXIT_CODES = """\
+exit codes:
+  0  done
+  1  the data is damaged or cannot be stored; verify, recover: there are problems; diff: the files differ
+  2  the command line makes no sense, or needs an extra that is not installed
+  3  no such file, object or tensor
+  4  the server refused, or cannot be reached
+  5  the operating system refused: permission, disk full, ...
+"""
+
+TOKEN = "DLPACK_WIRE_TOKEN"
+
+ADDRESSES = f"""\
+An ADDRESS is host:port, unix:/path, or grpcs://host:port for TLS. The token for
+it is taken from the environment variable {TOKEN}.
+"""
+
+_ADDRESS = re.compile(r"unix:.+|grpcs?://.+|(\[[0-9A-Fa-f:.%]+\]|[\w.-]+):\d+")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if given[:1] == ["serve"]:
+            return _serve(given[1:])
+        options = _parser().parse_args(given)
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (WireError, OSError, MissingExtraError) as error:
+        return _fail(error)
+
+
+class MissingExtraError(Exception):
+    """What the command needs is not installed."""
+
+
+def _with_extra(extra: str, module: str) -> Any:
+    """A module that needs an extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(f"this needs an extra: pip install 'dlpack-wire[{extra}]' ({error})") from error
+
+
+def _fail(error: Exception) -> int:
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        said = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    else:
+        said = str(error)
+    if isinstance(error, RemoteError) and error.code == "UNAUTHENTICATED":
+        said += f" (it is taken from {TOKEN})"
+    print(f"dlpack-wire: {printable(said)}", file=sys.stderr)
+    for kinds, code in _CODES:
+        if isinstance(error, kinds):
+            return code
+    return SYSTEM
+
+
+_CODES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
+    (MissingExtraError, USAGE),
+    ((NotFoundError, FileNotFoundError), NOT_FOUND),
+    (RemoteError, REMOTE),
+    (WireError, BAD_DATA),
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "dlpack-wire",
+        description="Tensor files, and tensors on a server.",
+        epilog=f"{ADDRESSES}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, *positionals: tuple[str, str]
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        for positional, meaning in positionals:
+            optional = positional.endswith("?")
+            command.add_argument(
+                positional.strip("?"),
+                metavar=positional.strip("?").upper(),
+                nargs="?" if optional else None,
+                help=meaning,
+            )
+        command.add_argument("--json", action="store_true", help="print JSON, for programs")
+        command.set_defaults(run=run, usage_error=command.error)
+        return command
+
+    tensor_file = ("file", "a tensor file (.dlpw)")
+    address = ("address", "the server")
+    name = ("name", "name of the object on the server")
+    add("info", _info, "Describe a tensor file: sizes, generations, metadata.", tensor_file)
+    add(
+        "ls",
+        _ls,
+        "List the tensors of a file, the objects on a server, or the tensors of one object.",
+        ("where", "a tensor file, or a server"),
+        ("name?", "an object on that server"),
+    )
+    add("verify", _verify, "Check every byte of a tensor file and list all problems.", tensor_file)
+    add(
+        "recover",
+        _recover,
+        "Save every whole tensor of a damaged file: into another file, or by mending it in place.",
+        tensor_file,
+        ("target?", "the file to write; without it the damaged file itself is mended"),
+    )
+    add("diff", _diff, "Compare two tensor files by values.", ("first", "a tensor file"), ("second", "another one"))
+    converting = add(
+        "convert",
+        _convert,
+        f"Convert between {', '.join(FORMATS)}, by the files' suffixes; losslessly or not at all.",
+        ("source", "the file to read"),
+        ("target", "the file to write"),
+    )
+    converting.add_argument("--from", dest="source_format", choices=FORMATS, help="format of the source")
+    converting.add_argument("--to", dest="target_format", choices=FORMATS, help="format of the target")
+    converting.add_argument("--only", metavar="NAME", help="convert this tensor alone")
+    converting.add_argument("--without-metadata", action="store_true", help="leave metadata behind")
+    commands.add_parser("serve", help="Run a server; see `dlpack-wire serve --help`.")
+    add("put", _put, "Put a tensor file's contents on a server.", address, name, tensor_file)
+    add(
+        "get",
+        _get,
+        "Get an object from a server into a tensor file.",
+        address,
+        name,
+        ("file", "the file to write; one that exists is replaced"),
+    )
+    add("rm", _rm, "Remove an object from a server.", address, name)
+    watching = add("watch", _watch, "Show the frames of topics as they come, a line each.", address)
+    watching.add_argument("patterns", metavar="PATTERN", nargs="+", help="a topic, or a prefix and a final *")
+    watching.add_argument(
+        "--policy",
+        choices=("latest", "drop_oldest", "reliable"),
+        default="drop_oldest",
+        help="what to do when this terminal is too slow [drop_oldest]",
+    )
+    watching.add_argument("--skip-retained", action="store_true", help="do not begin with each topic's newest frame")
+    watching.add_argument("--count", type=int, default=0, metavar="N", help="end after N frames [never]")
+    return parser
+
+
+def _serve(arguments: list[str]) -> int:
+    # By name: the library never imports the server, which has flags, help and messages of its own.
+    return int(_with_extra("server", "dlpack_wire_server.app").main(arguments))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _info(options: argparse.Namespace) -> int:
+    with file.open(options.file) as f:
+        stored = list(_stored(f))
+        facts: dict[str, Any] = {
+            "file": options.file,
+            "file_bytes": os.path.getsize(options.file),
+            "payload_bytes": sum(header.payload_bytes for _, header, _ in stored),
+            "tensors": len(stored),
+            "names": len(f),
+            "generations": len(walk(f.source).ends),
+            "torn_bytes": f.torn_bytes,
+        }
+        metadata = f.metadata
+    if options.json:
+        print_json({**facts, "metadata": json_metadata(metadata)})
+    else:
+        print_facts(facts)
+        if metadata:
+            print("\nmetadata")
+            print_facts({f"  {key}": value for key, value in metadata.items()})
+    return OK
+
+
+def _stored(f: FileReader) -> Iterator[tuple[list[str], Header, int]]:
+    """(names, header, position of the payload) of every tensor, in the order of writing."""
+    seen: set[int] = set()
+    for name in f:
+        located = f.locate(name)
+        if located.entry.record_offset not in seen:
+            seen.add(located.entry.record_offset)
+            yield f.names_of(name), located.header, located.entry.data_offset
+
+
+def _ls(options: argparse.Namespace) -> int:
+    if os.path.exists(options.where) or not _ADDRESS.fullmatch(options.where):
+        if options.name is not None:
+            options.usage_error("NAME goes with a server's address, not with a file")
+        with file.open(options.where) as f:
+            print_tensors(list(_stored(f)), options.json)
+        return OK
+    with _connect(options, options.where) as client:
+        if options.name is not None:
+            headers = client.stat(options.name).headers
+            print_tensors([([name], header, None) for name, header in headers.items()], options.json)
+            return OK
+        objects = list(client.list())
+    if options.json:
+        listed = [{**o._asdict(), "metadata": json_metadata(o.metadata)} for o in objects]
+        for facts in listed:
+            del facts["headers"]  # a list has none
+        print_json(listed)
+    else:
+        print_table(
+            ("name", "tensors", "bytes", "generation", "put"),
+            [(o.name, o.tensor_count, o.payload_bytes, str(o.generation), when(o.created_time_ns)) for o in objects],
+        )
+    return OK
+
+
+def _verify(options: argparse.Namespace) -> int:
+    problems: list[DecodeError] = []
+    count = 0
+    try:
+        with file.open(options.file) as f:
+            count = len(f)
+            problems.extend(audit.problems(f))
+    except DecodeError as error:
+        problems.append(error)
+    if options.json:
+        listed = list(map(json_problem, problems))
+        print_json({"file": options.file, "names": count, "problems": listed})
+    elif problems:
+        print_problems(problems)
+    else:
+        print(f"{printable(options.file)}: {count} names, no problems")
+    return BAD_DATA if problems else OK
+
+
+def _recover(options: argparse.Namespace) -> int:
+    found = recovery.recover(options.file, options.target)
+    if options.json:
+        print_json({"names": found.names, "problems": list(map(json_problem, found.problems))})
+    else:
+        print_problems(found.problems)
+        print(f"{printable(options.target or options.file)}: {len(found.names)} names are whole")
+    return BAD_DATA if found.problems else OK
+
+
+def _diff(options: argparse.Namespace) -> int:
+    differences = list(diff(options.first, options.second))
+    if options.json:
+        print_json([d._asdict() for d in differences])
+    else:
+        rows = [("(file)" if d.name is None else d.name or "(no name)", d.kind, d.detail) for d in differences]
+        if rows:
+            print_table(("name", "what", "first and second"), rows)
+    return BAD_DATA if differences else OK
+
+
+def _convert(options: argparse.Namespace) -> int:
+    done = 0
+    with progress("convert") as report:
+
+        def note(_: str, payload_bytes: int) -> None:
+            nonlocal done
+            done += payload_bytes
+            if report is not None:
+                report(done, max(done, os.path.getsize(options.source)))
+
+        converted = convert(
+            options.source,
+            options.target,
+            source_format=options.source_format,
+            target_format=options.target_format,
+            only=options.only,
+            without_metadata=options.without_metadata,
+            progress=note,
+        )
+    if options.json:
+        print_json({"names": converted.names, "skipped": converted.skipped})
+    else:
+        for skipped in converted.skipped:
+            print(f"dlpack-wire: left behind: {printable(skipped)}", file=sys.stderr)
+        print(f"{printable(options.target)}: {len(converted.names)} tensors")
+    return OK
+
+
+# --- servers ----------------------------------------------------------------------------------------------------------
+
+
+def _connect(options: argparse.Namespace, address: str) -> Client:
+    client = _with_extra("grpc", "dlpack_wire.service.client")
+    try:
+        connected: Client = client.connect(address, token=os.environ.get(TOKEN))
+    except ValueError as error:
+        options.usage_error(str(error))
+        raise
+    return connected
+
+
+def _put(options: argparse.Namespace) -> int:
+    # Verified: the sums that travel are computed anew, and would vouch for damaged bytes.
+    with (
+        file.open(options.file, verify=True) as f,
+        _connect(options, options.address) as client,
+        progress("put") as report,
+    ):
+        x: Any = f[""] if list(f) == [""] else f
+        generation = client.put(options.name, x, metadata=f.metadata, progress=report)
+    return _report(options, "put", generation)
+
+
+def _get(options: argparse.Namespace) -> int:
+    with _connect(options, options.address) as client, progress("get") as report:
+        info = client.stat(options.name)
+        x = client.get(options.name, generation=info.generation, progress=report)
+    file.save(options.file, x, info.metadata)
+    return _report(options, "got", info.generation)
+
+
+def _rm(options: argparse.Namespace) -> int:
+    with _connect(options, options.address) as client:
+        generation = client.delete(options.name)
+    return _report(options, "removed", generation)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    with (
+        _connect(options, options.address) as client,
+        client.subscribe(options.patterns, policy=options.policy, skip_retained=options.skip_retained) as frames,
+    ):
+        for count, frame in enumerate(frames, 1):
+            print_frame(frame, options.json)
+            if count == options.count:
+                break
+    return OK
+
+
+def _report(options: argparse.Namespace, done: str, generation: int) -> int:
+    if options.json:
+        print_json({"name": options.name, "generation": generation})
+    else:
+        print(f"{done} {printable(options.name)}, generation {generation}")
+    return OK

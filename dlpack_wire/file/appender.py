@@ -1,0 +1,274 @@
+"""Appending to a tensor file: each flush adds a generation, and no byte of an earlier one is changed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import EncodeError
+from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map, encode_value
+from .chain import MAX_CHAIN, folded
+from .index import MAGIC, Index, Trailer, index_bytes, read_trailer, split_line, whole_line
+from .reader import FileReader
+from .record import RECORD_ALIGNMENT, names_block, split_names
+from .replacement import Replacement
+from .sink import FileSink
+from .storage import PositionedBytes
+from .writer import RecordWriter
+
+EMPTY_FILE = MAGIC + b"".join(index_bytes([], b"", len(MAGIC)))
+"""A tensor file without tensors."""
+
+
+class _Level(NamedTuple):
+    """One index of the file's chain, as far as folding needs it."""
+
+    trailer: Trailer
+    size: int
+    lines: Index | list[bytes]
+    metadata: dict[str, Value]
+
+
+class FileAppender(RecordWriter):
+    """A tensor file that grows: `f["step/100"] = x`, then `f.flush()`.
+
+    What `flush` returned for stays, whatever happens to this process. Readers that have the file open are not
+    disturbed; those that open it see the last generation that was flushed. A name that is written again takes the
+    place of the earlier tensor. One process appends at a time; its lock dies with it.
+
+    Attributes:
+        metadata: User metadata of the file; changes are written with the next generation.
+    """
+
+    def __init__(
+        self, path: Any, *, metadata: Metadata | None = None, durable: bool = True, alignment: int = RECORD_ALIGNMENT
+    ) -> None:
+        """Open a file for appending; one that does not exist is made, without tensors.
+
+        What a killed append left behind the last complete generation is cut off.
+
+        Args:
+            path: The file.
+            metadata: User metadata to add to the file's.
+            durable: Wait in `flush` until everything is on disk.
+            alignment: Every new payload starts at a multiple of this: a power of two from 64 to 4096.
+
+        Raises:
+            BlockingIOError: Another process is appending to it.
+            DecodeError: It is no tensor file, or has no complete generation.
+        """
+        super().__init__(metadata, alignment)
+        self._path = os.path.realpath(os.fsdecode(path))
+        self._durable = durable
+        self._closed = True  # nothing to abort before the lock is ours
+        self._fd = self._open()
+        try:
+            self._begin()
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._closed = False
+
+    def _open(self) -> int:
+        while True:
+            try:
+                return lock(self._path)
+            except FileNotFoundError:
+                create(self._path, self._durable)
+
+    def _begin(self) -> None:
+        if os.fstat(self._fd).st_size == 0:
+            os.pwrite(self._fd, EMPTY_FILE, 0)
+        with FileReader(PositionedBytes(self._fd, os.fstat(self._fd).st_size), self._path) as f:
+            self._levels = [
+                _Level(link.trailer, link.index.entries_bytes, link.index, link.index.metadata()) for link in f.chain
+            ]
+            self._is_empty = not len(f)
+            self._is_single = "" in f
+            self._end = f.generation_end
+            self._flushed_metadata = self._encoded_metadata(f.metadata)
+            self.metadata = {**f.metadata, **self.metadata}
+            if f.torn_bytes:
+                os.ftruncate(self._fd, self._end)
+        self._sink = FileSink(self._fd, self._end)
+
+    def _check_names(self, name: str, aliases: Sequence[str]) -> None:
+        if self._is_single or (not name and (aliases or not self._is_empty)):
+            raise EncodeError("the empty name is reserved for a file's only tensor", tensor=name, field="name")
+
+    def _claim(self, name: str, aliases: Sequence[str]) -> None:
+        self._is_empty = False
+        self._is_single = not name
+
+    def flush(self) -> None:
+        """Make a generation of everything that was written since the last one.
+
+        Raises:
+            OSError: It could not be written, or the path now names another file. What was not flushed is lost.
+        """
+        with self._lock:
+            if self._closed:
+                raise ValueError("the file is closed")
+            if not self._is_inherited:
+                self._flush()
+
+    def _flush(self) -> None:
+        metadata = self._encoded_metadata(self.metadata)
+        if not self._lines and metadata == self._flushed_metadata:
+            return
+        try:
+            self._check_path()
+            self._sink.flush()
+            self._sync()
+            self._append_index()
+            self._sink.flush()
+            self._sync()
+            self._check_path()
+        except BaseException:
+            self.abort()
+            raise
+        self._end = self._sink.position
+        self._lines, self._lines_bytes = [], 0
+        self._flushed_metadata = metadata
+
+    @staticmethod
+    def _encoded_metadata(metadata: Metadata) -> bytes:
+        return encode_map(2, metadata, MAX_FILE_METADATA_BYTES)
+
+    def _append_index(self) -> None:
+        """Write an index over the new records and those of the links that it replaces."""
+        lines = live_lines(self._lines)
+        sizes = [level.size for level in self._levels]
+        kept = self._levels[: len(sizes) - folded(sizes, sum(map(len, lines)))]
+        metadata = self._metadata_since(kept)
+        if metadata is None:
+            kept, metadata = [], dict(self.metadata)
+        if len(kept) >= MAX_CHAIN:
+            raise EncodeError("the file has as many tensors as its indexes can hold", field="entries")
+        replaced = self._levels[len(kept) :]
+        if replaced:
+            lines = live_lines([line for level in replaced for line in _lines_of(level)] + lines)
+        index, trailer = index_bytes(
+            lines,
+            self._encoded_metadata(metadata),
+            self._sink.position,
+            kept[-1].trailer if kept else None,
+        )
+        self._sink.append(index, trailer)
+        written = read_trailer(index[-9:] + trailer)
+        assert written is not None
+        self._levels = [*kept, _Level(written, sum(map(len, lines)), lines, metadata)]
+
+    def _metadata_since(self, kept: Sequence[_Level]) -> dict[str, Value] | None:
+        """The metadata that those links do not state; None if they state some that is gone."""
+        before: dict[str, Value] = {}
+        for level in kept:
+            before.update(level.metadata)
+        if before.keys() - self.metadata.keys():
+            return None
+        return {key: value for key, value in self.metadata.items() if not _is_same(before, key, value)}
+
+    def _check_path(self) -> None:
+        """Refuse to go on where nobody would look: the file was replaced or removed."""
+        if not is_at(self._fd, self._path):
+            raise OSError(errno.ESTALE, "the path now names another file than the one being appended to", self._path)
+
+    def _sync(self) -> None:
+        if self._durable:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Flush, and let go of the file.
+
+        Raises:
+            OSError: As for `flush`.
+        """
+        with self._lock:
+            if not self._closed and not self._is_inherited:
+                self.flush()
+                self._release()
+
+    def abort(self) -> None:
+        """Drop what was not flushed, and let go of the file."""
+        if not self._closed and not self._is_inherited:
+            try:
+                os.ftruncate(self._fd, self._end)
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        self._closed = True
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked child that lives on would keep it locked
+        os.close(self._fd)
+
+    def __enter__(self) -> FileAppender:
+        return self
+
+
+def _is_same(stated: dict[str, Value], key: str, value: Value) -> bool:
+    return key in stated and encode_value(key, stated[key]) == encode_value(key, value)
+
+
+def _lines_of(level: _Level) -> Iterable[bytes]:
+    lines = level.lines
+    return lines if isinstance(lines, list) else map(lines.line, range(len(lines)))
+
+
+def live_lines(lines: Sequence[bytes]) -> list[bytes]:
+    """Index lines without the names that later lines take over, and without lines that then have no name."""
+    taken: set[str] = set()
+    live: list[bytes] = []
+    for line in reversed(lines):
+        block, rest = split_line(line)
+        names, metadata = split_names(block)
+        own = [name for name in names if name not in taken]
+        if own:
+            taken.update(own)
+            live.append(line if own == names else whole_line(names_block(own[0], own[1:]) + metadata, rest))
+    live.reverse()
+    return live
+
+
+def lock(path: str) -> int:
+    """A descriptor of the file at a path, locked for appending.
+
+    Raises:
+        BlockingIOError: Another process has the lock.
+    """
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_at(fd, path):
+                return fd
+        except BlockingIOError as error:
+            os.close(fd)
+            raise BlockingIOError(error.errno, "another process is appending to the file", path) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # it was replaced before it was locked
+
+
+def create(path: str, durable: bool) -> None:
+    """Make a file without tensors, unless another process is quicker."""
+    place = Replacement(path, durable)
+    try:
+        os.pwrite(place.fd, EMPTY_FILE, 0)
+        place.publish(exclusive=True)
+    except FileExistsError:
+        place.discard()
+    except BaseException:
+        place.discard()
+        raise
+
+
+def is_at(fd: int, path: str) -> bool:
+    """Whether a path names the file of a descriptor."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,114 @@
+"""The indexes that build on each other: how a reader finds them all, and when a writer folds them into one.
+
+A generation's index may hold only its own entries and name an earlier index that it extends. Were every flush to add
+such a link, opening a file would take as many reads as it had flushes; were every flush to write all entries anew,
+a file of many flushes would be all index. So links are folded like the digits of a number to base 8: at most seven of
+a size stand in a row, and an entry is written again once for every eightfold growth of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import DecodeError
+from ..message.wire import read_minimal_varint
+from .index import MAGIC, TRAILER_BYTES, Index, Trailer, check_index, read_trailer
+from .storage import Bytes
+
+MAX_CHAIN = 64
+"""Most indexes that build on each other: a reader walks all of them."""
+
+MAX_FOLDED_BYTES = 1 << 30
+"""Links are not folded into an index larger than this: one of 2^31 bytes would be no message any more."""
+
+RADIX = 8
+"""Links of one size that are folded into one of the next."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One index of a chain.
+
+    Attributes:
+        trailer: Where it stands, and its sum.
+        index: What it says.
+    """
+
+    trailer: Trailer
+    index: Index
+
+
+def trailer_at(source: Bytes, end: int) -> Trailer | None:
+    """The trailer that ends there, or None if there is none."""
+    begin = end - TRAILER_BYTES
+    return read_trailer(source.read(begin, end)) if begin >= len(MAGIC) else None
+
+
+def read_chain(source: Bytes, trailer: Trailer, end: int) -> list[Link]:
+    """The indexes that a generation builds on, and its own last.
+
+    Args:
+        source: The file.
+        trailer: The generation's trailer.
+        end: Where that ends.
+
+    Raises:
+        DecodeError: One of them is damaged, or breaks a rule.
+    """
+    chain: list[Link] = []
+    while True:
+        offset, index_sum = trailer
+        if not len(MAGIC) <= offset < end - TRAILER_BYTES:
+            raise DecodeError(f"index at {offset}, outside the file's {end} bytes", field="index_offset")
+        index = Index(check_index(source.read(offset, end - 18), offset, index_sum), offset)
+        chain.append(Link(trailer, index))
+        if index.base is None:
+            chain.reverse()
+            return chain
+        if len(chain) >= MAX_CHAIN:
+            raise DecodeError(f"more than {MAX_CHAIN} indexes build on each other", field="base_index_offset")
+        trailer = Trailer(*index.base)
+        end = _base_end(source, trailer, offset)
+
+
+def _base_end(source: Bytes, base: Trailer, before: int) -> int:
+    """Where the generation of a base index ends."""
+    offset = base.index_offset
+    if not len(MAGIC) <= offset < before - TRAILER_BYTES:
+        raise DecodeError(f"base index at {offset}, not before its successor", offset=before)
+    start = source.read(offset, min(offset + 11, before))
+    try:
+        size, pos = read_minimal_varint(start, 1, len(start))
+    except DecodeError as error:
+        raise DecodeError(f"base index without a length: {error}", offset=offset) from None
+    end = offset + pos + size + TRAILER_BYTES
+    if end > before or trailer_at(source, end) != base:
+        raise DecodeError("base index without its trailer", offset=offset)
+    return end
+
+
+def folded(sizes: Sequence[int], added: int) -> int:
+    """How many links at the end of a chain a new one replaces.
+
+    Args:
+        sizes: Bytes of the entries of each link, oldest first.
+        added: Bytes of the entries that are new.
+    """
+    count = 0
+    total = added
+    while True:
+        same = count
+        while same < len(sizes) and _level(sizes[-1 - same]) <= _level(total):
+            same += 1
+        merged = total + sum(sizes[len(sizes) - same : len(sizes) - count])
+        if same - count < RADIX - 1 or merged > MAX_FOLDED_BYTES:
+            break
+        count, total = same, merged
+    if len(sizes) - count >= MAX_CHAIN - 1 and sum(sizes) + added <= MAX_FOLDED_BYTES:
+        return len(sizes)
+    return count
+
+
+def _level(size: int) -> int:
+    return max((size >> 6).bit_length() - 1, 0) // 3

@@ -1,0 +1,123 @@
+"""A tensor found in a file: its index entry, held against its record."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..errors import DecodeError
+from ..message import reading as messages
+from ..message.names import decode_map
+from ..message.wire import Buffer
+from ..tensor import header as headers
+from ..tensor.header import Header
+from .index import Entry
+from .record import MAX_HEAD_BYTES, MAX_NAMES_BYTES, RECORD_ALIGNMENT, RecordHead, plan, prefix, read_head, split_names
+from .storage import Bytes
+
+_REMEMBERED_BYTES = 128
+"""Header fields up to this size are parsed once, however many tensors of a file share them."""
+
+
+class Located(NamedTuple):
+    """A tensor found in a file.
+
+    Attributes:
+        header: Its header, with the checksum.
+        checksum: XXH3-64 of the payload.
+        entry: Where it lies.
+    """
+
+    header: Header
+    checksum: int
+    entry: Entry
+
+
+def read_entry(entry: Entry) -> Located:
+    """The header and checksum of an index entry, checked by themselves.
+
+    Raises:
+        DecodeError: They break a rule.
+    """
+    fields = entry.header[:-9]
+    if len(fields) <= _REMEMBERED_BYTES and entry.header[-9:-8] == headers.SUM_TAG:
+        header = _header_of(fields)
+        if header is not None:
+            headers.check_payload_size(header, entry.data_bytes)
+            checksum = int.from_bytes(entry.header[-8:], "little")
+            return Located(header.with_checksum(checksum), checksum, entry)
+    located = messages.read(entry.header, 0, len(entry.header))
+    if located.data_begin != located.data_end:
+        raise DecodeError("an index entry's header has a payload", field="data")
+    if located.checksum is None:
+        raise DecodeError("missing", field="data_xxh3_64")
+    headers.check_payload_size(located.header, entry.data_bytes)
+    return Located(located.header.with_checksum(located.checksum), located.checksum, entry)
+
+
+@lru_cache(maxsize=4096)
+def _header_of(fields: bytes) -> Header | None:
+    """The header in fields that end where a checksum begins: the same for many tensors of a file. None if it is odd."""
+    try:
+        located = messages.read(fields, 0, len(fields))
+    except DecodeError:
+        return None
+    return located.header if located.data_begin == located.data_end else None
+
+
+def check_record(source: Bytes, located: Located) -> None:
+    """Hold an index entry against the head of its record.
+
+    Raises:
+        DecodeError: They differ, or one of them breaks a rule.
+    """
+    entry = located.entry
+    region = source.read(entry.record_offset, entry.data_offset)
+    if not _is_as_we_write(region, located):
+        head = read_head(region, 0, source.size, entry.record_offset)
+        if (head.data_offset, head.end) != (entry.data_offset, entry.end):
+            raise DecodeError(
+                f"record [{head.data_offset}, {head.end}), index entry [{entry.data_offset}, {entry.end})",
+                offset=entry.record_offset,
+            )
+        if head.header != entry.header:
+            raise DecodeError("the record's header differs from its index entry's", offset=entry.record_offset)
+        if head.names != entry.names:
+            check_entry_names(head.names, entry.names)
+    if b"\x1a" in entry.names:  # the tag of metadata; most records have none
+        decode_map(split_names(entry.names)[1], MAX_NAMES_BYTES)
+
+
+def _is_as_we_write(region: Buffer, located: Located) -> bool:
+    """Whether a record's head is, sums and all, what this package writes for its index entry: it needs no parsing."""
+    header, checksum, entry = located
+    planned = plan(
+        header.with_checksum(None), len(entry.names), entry.record_offset % RECORD_ALIGNMENT, RECORD_ALIGNMENT
+    )
+    return planned.middle.endswith(entry.header[:-8]) and region == prefix(planned, entry.names, checksum)
+
+
+def check_entry_names(record: bytes, entry: bytes) -> None:
+    """Require an entry's names to be among its record's, and equal metadata."""
+    record_names, record_metadata = split_names(record)
+    entry_names, entry_metadata = split_names(entry)
+    strange = set(entry_names) - set(record_names)
+    if strange:
+        raise DecodeError(f"index entry names {sorted(strange)}, its record {record_names}", field="name")
+    if record_metadata != entry_metadata:
+        raise DecodeError("the record's metadata differs from its index entry's", field="metadata")
+
+
+def read_record(source: Bytes, offset: int) -> RecordHead:
+    """The head of the record at an offset.
+
+    Raises:
+        DecodeError: A rule for records is broken.
+    """
+    return read_head(source.read(offset, min(offset + MAX_HEAD_BYTES, source.size)), 0, source.size, offset)
+
+
+def payload_of(source: Bytes, entry: Entry) -> memoryview:
+    """The bytes of a record's payload."""
+    memory, begin = source.memory(entry.data_offset, entry.end)
+    return memoryview(memory)[begin : begin + entry.data_bytes]

@@ -1,0 +1,460 @@
+"""The index of a tensor file: writing a generation's index and trailer, and finding the live one.
+
+index   = 0x1a length { entry* · file metadata · base index }
+entry   = 0x0a length { names and metadata (fields 1 to 3) · 0x22 length header · three fixed64 offsets }
+trailer = 0x21 index_offset · 0x29 sum of [index_offset, end - 18) · 0x31 "DLPWIREE"
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DecodeError, EncodeError, LimitError, TruncatedError
+from ..message.names import MAX_ALIASES, MAX_FILE_METADATA_BYTES, Value, check_names, decode_map
+from ..message.wire import (
+    FIXED64,
+    LEN,
+    MAX_MESSAGE_BYTES,
+    Buffer,
+    length_delimited,
+    read_field,
+    read_minimal_varint,
+    varint,
+)
+from ..tensor import header as headers
+from ..tensor.checksum import check_sum, xxh3
+from ..tensor.header import Header
+from .record import MAX_HEAD_BYTES, MAX_NAMES_BYTES, RECORD_ALIGNMENT, names_too_large
+
+MAGIC = b"\x09DLPWIRE1"
+TRAILER_BYTES = 27
+INDEX_TAG = b"\x1a"
+_END = b"\x31DLPWIREE"
+_TRAILER = struct.Struct("<BQBQ9s")
+_OFFSETS = struct.Struct("<BQBQBQ")
+_OFFSETS_BYTES = 27
+_MIN_ENTRY_BYTES = 2 + 4 + _OFFSETS_BYTES  # tag, length, a header of two bytes with tag and length
+_ROWS = 1 << 12
+_FEW_ROWS = 32
+_HASH = np.uint64(0xFFFFFFFF00000000)
+_PLACE = np.uint64(0xFFFFFFFF)
+
+Numbers = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class Entry(NamedTuple):
+    """One line of an index.
+
+    Attributes:
+        names: Fields 1 to 3: names that denote the record, and its metadata.
+        header: The tensor's header fields with the payload's sum.
+        record_offset: Position of the record's tag in the file.
+        data_offset: Position of the payload.
+        data_bytes: Size of the payload.
+    """
+
+    names: bytes
+    header: bytes
+    record_offset: int
+    data_offset: int
+    data_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Position after the record."""
+        return self.data_offset + self.data_bytes
+
+
+def entry_bytes(names: bytes, header: Header, payload_sum: int, record_offset: int, data_offset: int) -> bytes:
+    """One line of an index, serialized."""
+    tag, fields = _header_field(header)
+    size = len(names) + len(tag) + len(fields) + 8 + _OFFSETS_BYTES
+    offsets = _OFFSETS.pack(0x29, record_offset, 0x31, data_offset, 0x39, header.payload_bytes)
+    return b"".join((b"\x0a", varint(size), names, tag, fields, payload_sum.to_bytes(8, "little"), offsets))
+
+
+@lru_cache(maxsize=4096)
+def _header_field(header: Header) -> tuple[bytes, bytes]:
+    """Tag and length of an entry's header, and its bytes without the sum's value."""
+    fields = headers.fields(header) + headers.SUM_TAG
+    return b"\x22" + varint(len(fields) + 8), fields
+
+
+def index_bytes(
+    entries: Sequence[bytes], metadata: bytes, offset: int, base: tuple[int, int] | None = None
+) -> list[bytes]:
+    """An index that begins at `offset`, and its trailer: what ends a generation.
+
+    Args:
+        entries: Lines made by `entry_bytes`, in writing order.
+        metadata: The file's, as map fields of number 2.
+        offset: Position in the file at which these bytes will stand.
+        base: (index_offset, index_xxh3_64) of the index that this one extends.
+    """
+    ending = metadata
+    if base is not None:
+        ending += b"\x19" + base[0].to_bytes(8, "little") + b"\x21" + base[1].to_bytes(8, "little")
+    size = sum(map(len, entries)) + len(ending)
+    if size > MAX_MESSAGE_BYTES:
+        raise EncodeError(f"index of {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed", field="entries")
+    parts = [INDEX_TAG + varint(size), *entries, ending, b"\x21" + offset.to_bytes(8, "little")]
+    index = b"".join(parts)
+    return [index, b"\x29" + xxh3(index).to_bytes(8, "little") + _END]
+
+
+def split_line(line: bytes) -> tuple[bytes, bytes]:
+    """An index entry's names and metadata, and what stands behind them."""
+    _, begin = read_minimal_varint(line, 1, len(line))
+    pos = begin
+    while (field := read_field(line, pos, len(line))).number <= 3:
+        pos = field.end
+    return line[begin:pos], line[pos:]
+
+
+def whole_line(names: bytes, rest: bytes) -> bytes:
+    """The index entry of the two parts."""
+    return length_delimited(1, names + rest)
+
+
+class Trailer(NamedTuple):
+    """The last 27 bytes of a generation."""
+
+    index_offset: int
+    index_sum: int
+
+
+def read_trailer(tail: Buffer) -> Trailer | None:
+    """The trailer in 27 bytes, or None if they are none."""
+    if len(tail) != TRAILER_BYTES:
+        return None
+    first, offset, second, index_sum, end = _TRAILER.unpack(tail)
+    if first != 0x21 or second != 0x29 or end != _END:
+        return None
+    return Trailer(offset, index_sum)
+
+
+class Index:
+    """One parsed index. Nothing in it takes much more memory than the index itself, however hostile it is.
+
+    Attributes:
+        offsets: Of all entries, an array of shape (entries, 3): record_offset, data_offset, data_bytes.
+        base: (index_offset, index_xxh3_64) of the index it extends, or None.
+    """
+
+    def __init__(self, content: bytes, limit: int) -> None:
+        """Parse an index.
+
+        Args:
+            content: The bytes of the TensorFileIndex message; its sum has been checked.
+            limit: Position of the index in the file: no record reaches beyond it.
+
+        Raises:
+            DecodeError: A rule for indexes is broken.
+        """
+        self._content = content
+        self._bounds: Numbers
+        self._keys: Numbers
+        pos = self._walk_entries()
+        self._check_names()
+        self.offsets = self._read_offsets(limit)
+        self.base: tuple[int, int] | None = None
+        self._metadata: bytes
+        self._read_ending(pos)
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    @property
+    def entries_bytes(self) -> int:
+        """Bytes of all entries."""
+        return int(self._bounds[-1])
+
+    @property
+    def name_count(self) -> int:
+        """How many names all entries have together."""
+        return len(self._keys)
+
+    # --- parsing ------------------------------------------------------------------------------------------------------
+
+    def _walk_entries(self) -> int:
+        """Find the bounds and names of all entries; a line is not looked into further before it is asked for."""
+        content = self._content
+        end = len(content)
+        pos = 0
+        bounds, keys = array("Q", (0,)), array("Q")
+        # The tightest loop of opening a file. What does not steer it is checked afterwards, for many lines at once.
+        batch = _FEW_ROWS
+        try:
+            while pos < end and content[pos] == 0x0A:
+                alike = self._lines_alike(pos, end)
+                if alike is not None:
+                    batch = _FEW_ROWS
+                    found, places = alike
+                    check_names(found)
+                    bounds.frombytes(places[1:].tobytes())
+                    keys.frombytes(_keys(found, places[:-1]).tobytes())
+                    pos = int(places[-1])
+                    continue
+                names: list[bytes] = []
+                starts: list[int] = []
+                stops: list[int] = []
+                add_name, add_start, add_stop = names.append, starts.append, stops.append
+                for _ in range(batch):
+                    if pos >= end or content[pos] != 0x0A:
+                        break
+                    add_start(pos)
+                    size = content[pos + 1]
+                    body = pos + 2
+                    if size >= 0x80:
+                        size, body = read_minimal_varint(content, pos + 1, end)
+                    stop = body + size
+                    name = b""
+                    if content[body] == 0x0A:
+                        size = content[body + 1]
+                        begin = body + 2
+                        if size >= 0x80:
+                            size, begin = read_minimal_varint(content, body + 1, end)
+                        body = begin + size
+                        if not size or body > stop:
+                            raise DecodeError("name of an index entry is empty or cut off", offset=pos)
+                        name = content[begin:body]
+                    add_name(name)
+                    add_stop(stop)
+                    pos = stop
+                    if content[body] == 0x12:
+                        self._read_aliases(body, min(stop, end), names, starts)
+                        if len(names) > _ROWS:
+                            break
+                batch = min(2 * batch, _ROWS)  # the more often looking for lines alike was in vain, the rarer it is
+                bounds.extend(stops)
+                check_names(names)
+                keys.frombytes(_keys(names, np.array(starts, np.uint64)).tobytes())
+        except IndexError:
+            pos = end + 1
+        if pos > end:
+            raise TruncatedError("index entry is cut off", needed=pos, available=end, field="entries")
+        self._bounds, self._keys = np.frombuffer(bounds, np.uint64), np.frombuffer(keys, np.uint64)
+        return pos
+
+    def _lines_alike(self, pos: int, end: int) -> tuple[list[bytes], Numbers] | None:
+        """The names of many lines from `pos` on, without aliases, and where each line begins and the last one ends.
+
+        Programs number their tensors: then names, and with them lines, are of one length, and all are found at once.
+        """
+        content = self._content
+        try:
+            size, body = read_minimal_varint(content, pos + 1, end)
+            length, begin = read_minimal_varint(content, body + 1, end)
+        except DecodeError:
+            return None
+        step, head = body + size - pos, begin - pos
+        stop = head + length
+        count = min((end - pos) // step, _ROWS)
+        if content[body] != 0x0A or not 0 < length < step - head or count < _FEW_ROWS:
+            return None
+        rows = np.frombuffer(content, np.uint8, count * step, pos).reshape(count, step)
+        for few in (_FEW_ROWS, count):
+            same = (rows[:few, :head] == rows[0, :head]).all(axis=1)
+            same &= (rows[:few, stop] != 0x12) & (rows[:few, head:stop] != 0).all(axis=1)
+            count = few if same.all() else int(same.argmin())
+            if count < _FEW_ROWS:
+                return None
+        names = np.ascontiguousarray(rows[:count, head:stop]).view(f"S{length}")[:, 0].tolist()
+        return names, np.arange(pos, pos + count * step + 1, step).astype(np.uint64)
+
+    def _read_aliases(self, pos: int, stop: int, names: list[bytes], starts: list[int]) -> None:
+        content = self._content
+        count = 0
+        while pos < stop and content[pos] == 0x12:
+            size, begin = read_minimal_varint(content, pos + 1, stop)
+            if not size or begin + size > stop:
+                raise DecodeError("alias of an index entry is empty or cut off", offset=pos)
+            names.append(content[begin : begin + size])
+            starts.append(pos)
+            pos = begin + size
+            count += 1
+        if count > MAX_ALIASES:
+            raise LimitError(f"{count} aliases", declared=count, limit=MAX_ALIASES, field="aliases")
+
+    def _check_names(self) -> None:
+        """Refuse names that occur twice."""
+        keys = self._keys
+        keys.sort()
+        for part in range(0, len(keys), _ROWS):
+            hashes = keys[part : part + _ROWS + 1] & _HASH
+            for at in np.flatnonzero(hashes[1:] == hashes[:-1]):
+                name = self._name_at(int(keys[part + at] & _PLACE))
+                if self._count(name) > 1:
+                    raise DecodeError(f"duplicate name {name.decode()!r} in the index", field="name")
+        if len(keys) > 1 and self._count(b""):
+            raise DecodeError("the empty name is reserved for a file's only tensor", field="name")
+
+    def _read_offsets(self, limit: int) -> Numbers:
+        """The extents of all entries, checked."""
+        ends = self._bounds[1:]
+        raw = np.frombuffer(self._content, np.uint8)
+        offsets = np.empty((len(ends), 3), np.uint64)
+        top = np.uint64(limit)
+        for part in range(0, len(ends), _ROWS):
+            rows = slice(part, part + _ROWS)
+            bounds = self._bounds[part : part + _ROWS + 1]
+            if int((bounds[1:] - bounds[:-1]).min()) < _MIN_ENTRY_BYTES:
+                raise DecodeError("index entry without header and offsets", field="entries")
+            tails = raw[ends[rows, None].astype(np.int64) + np.arange(-_OFFSETS_BYTES, 0)]
+            if not ((tails[:, 0] == 0x29) & (tails[:, 9] == 0x31) & (tails[:, 18] == 0x39)).all():
+                raise DecodeError("index entry without its three offsets", field="entries")
+            for column, at in enumerate((1, 10, 19)):
+                offsets[rows, column] = tails[:, at : at + 8].copy().view("<u8")[:, 0]
+            record, data, size = offsets[rows].T
+            if not ((record < data) & (data <= top) & (size <= top - data) & (record >= len(MAGIC))).all():
+                raise DecodeError(f"an index entry points outside the records, [{len(MAGIC)}, {limit})")
+            longest = int((data - record).max())
+            if longest > MAX_HEAD_BYTES:
+                raise LimitError(
+                    f"a record's payload begins {longest} bytes after it", declared=longest, limit=MAX_HEAD_BYTES
+                )
+            if ((data % RECORD_ALIGNMENT != 0) & (size != 0)).any():
+                raise DecodeError(f"a payload does not begin at a multiple of {RECORD_ALIGNMENT}", field="data_offset")
+        return offsets
+
+    def _read_ending(self, pos: int) -> None:
+        content = self._content
+        end = len(content)
+        begin = pos
+        last = 2
+        base_offset = base_sum = 0
+        metadata_end = begin
+        while pos < end:
+            field = read_field(content, pos, end)
+            if field.number < last or (field.number == last != 2):
+                raise DecodeError(f"field {field.number} after field {last} of the index", offset=pos)
+            last = field.number
+            if last <= 4 and field.wire_type != (LEN if last == 2 else FIXED64):
+                raise DecodeError(f"field {last} of the index has wire type {field.wire_type}", offset=pos)
+            number = int.from_bytes(content[field.content : field.end], "little") if last in (3, 4) else 0
+            if last == 2:
+                if field.end - begin > MAX_FILE_METADATA_BYTES:
+                    declared = field.end - begin
+                    raise LimitError(
+                        f"{declared} bytes or more", declared=declared, limit=MAX_FILE_METADATA_BYTES, field="metadata"
+                    )
+                metadata_end = field.end
+            elif last == 3:
+                base_offset = number
+            elif last == 4:
+                base_sum = number
+            pos = field.end
+        self._metadata = content[begin:metadata_end]
+        if base_offset:
+            self.base = (base_offset, base_sum)
+        elif base_sum:
+            raise DecodeError("a base index's sum without its offset", field="base_index_xxh3_64")
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def metadata(self) -> dict[str, Value]:
+        """The file metadata that this index states."""
+        return decode_map(self._metadata, MAX_FILE_METADATA_BYTES)
+
+    def find(self, name: bytes) -> int | None:
+        """The ordinal of the entry with that name."""
+        for place in self._places(name):
+            return int(np.searchsorted(self._bounds, place, "right")) - 1
+        return None
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """Every name with the ordinal of its entry, in writing order."""
+        places = self._keys & _PLACE
+        places.sort()
+        for part in range(0, len(places), _ROWS):
+            rows = places[part : part + _ROWS]
+            owners = np.searchsorted(self._bounds, rows, "right") - 1
+            for place, owner in zip(rows.tolist(), owners.tolist(), strict=True):
+                yield self._name_at(place).decode(), owner
+
+    def _places(self, name: bytes) -> Iterator[np.uint64]:
+        """Where that name stands."""
+        hashed = np.uint64(hash(name) & int(_HASH))
+        at = int(np.searchsorted(self._keys, hashed))
+        while at < len(self._keys) and self._keys[at] & _HASH == hashed:
+            place = self._keys[at] & _PLACE
+            if self._name_at(int(place)) == name:
+                yield place
+            at += 1
+
+    def _count(self, name: bytes) -> int:
+        return sum(1 for _ in self._places(name))
+
+    def _name_at(self, place: int) -> bytes:
+        """The name in the entry, or in the alias, that begins there."""
+        content = self._content
+        end = len(content)
+        if content[place] == 0x0A:
+            place = read_minimal_varint(content, place + 1, end)[1]
+            if content[place] != 0x0A:
+                return b""
+        size, begin = read_minimal_varint(content, place + 1, end)
+        return content[begin : begin + size]
+
+    def line(self, ordinal: int) -> bytes:
+        """The entry of that ordinal as it stands in the index."""
+        return self._content[int(self._bounds[ordinal]) : int(self._bounds[ordinal + 1])]
+
+    def entry(self, ordinal: int) -> Entry:
+        """The line of that ordinal.
+
+        Raises:
+            DecodeError: It breaks a rule.
+        """
+        content = self._content
+        begin, stop = int(self._bounds[ordinal]), int(self._bounds[ordinal + 1])
+        _, pos = read_minimal_varint(content, begin + 1, stop)
+        names_begin = pos
+        offsets_begin = stop - _OFFSETS_BYTES
+        last = 0
+        while pos < offsets_begin:
+            field = read_field(content, pos, offsets_begin)
+            if field.wire_type != LEN or field.number < last or (field.number == last and last not in (2, 3)):
+                raise DecodeError(f"field {field.number} after field {last} of an index entry", offset=pos)
+            last = field.number
+            if last == 4:
+                break
+            if field.end - names_begin > MAX_NAMES_BYTES:
+                raise names_too_large(field.end - names_begin, pos)
+            pos = field.end
+        if last != 4 or field.end != offsets_begin:
+            raise DecodeError("an index entry must end with header and offsets", offset=pos)
+        record, data, size = map(int, self.offsets[ordinal])
+        return Entry(content[names_begin:pos], content[field.content : field.end], record, data, size)
+
+
+def _keys(names: Sequence[bytes], places: Numbers) -> Numbers:
+    """Half of a key is the name's hash, salted by the interpreter; the other half is where it stands."""
+    hashes = np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
+    keys: Numbers = hashes & _HASH | places
+    return keys
+
+
+def check_index(region: Buffer, index_offset: int, index_sum: int) -> bytes:
+    """The content of the index at the start of `region`, which ends with the index_offset field.
+
+    Raises:
+        ChecksumError: The index was damaged.
+        DecodeError: It does not fill the region.
+    """
+    check_sum(index_sum, xxh3(region), "index")
+    end = len(region) - 9
+    if region[:1] != INDEX_TAG:
+        raise DecodeError("no index stands where the trailer says", offset=index_offset)
+    size, pos = read_minimal_varint(region, 1, end)
+    if pos + size != end:
+        raise DecodeError(f"index of {size} bytes does not end at its trailer", offset=index_offset)
+    if size > MAX_MESSAGE_BYTES:
+        raise LimitError(f"index of {size} bytes", declared=size, limit=MAX_MESSAGE_BYTES, offset=index_offset)
+    return bytes(region[pos:end])

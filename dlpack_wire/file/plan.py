@@ -1,0 +1,81 @@
+"""A tensor file planned before its payloads are known, so that they can be written where they will lie.
+
+The sizes of all records and of the index follow from the headers alone. The sums stand in fields of fixed width and are
+filled in once the payloads have come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..message.wire import varint_size
+from ..tensor.header import Header
+from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, entry_bytes, index_bytes
+from .record import RECORD_ALIGNMENT, Plan, plan, prefix
+
+
+class Slot(NamedTuple):
+    """The place of one tensor.
+
+    Attributes:
+        names: Its names and metadata, as `record.names_block` makes them.
+        header: Its header, without a checksum.
+        plan: The bytes of its record.
+        record_offset: Position of the record's tag.
+        data_offset: Position of the payload.
+    """
+
+    names: bytes
+    header: Header
+    plan: Plan
+    record_offset: int
+    data_offset: int
+
+
+class Image:
+    """The bytes of a tensor file of one generation, but for its payloads.
+
+    Attributes:
+        slots: The tensors' places, in order.
+        index_offset: Position of the index, behind the last record.
+        size: Size of the whole file.
+    """
+
+    def __init__(self, tensors: Sequence[tuple[bytes, Header]], metadata: bytes = b"") -> None:
+        """Plan a file.
+
+        Args:
+            tensors: Names block and header of each tensor, in order.
+            metadata: The file's metadata, as `encode_map` makes it for field 2.
+        """
+        self._metadata = metadata
+        self.slots: list[Slot] = []
+        position = len(MAGIC)
+        for names, header in tensors:
+            if header.checksum is not None:
+                header = header.with_checksum(None)  # plans are remembered by header
+            record = plan(header, len(names), position % RECORD_ALIGNMENT, RECORD_ALIGNMENT)
+            self.slots.append(Slot(names, header, record, position, position + record.prefix_bytes))
+            position += record.record_bytes
+        self.index_offset = position
+        lines = sum(map(len, self._lines([0] * len(self.slots)))) + len(metadata)
+        self.size = position + len(INDEX_TAG) + varint_size(lines) + lines + TRAILER_BYTES
+
+    def pieces(self, sums: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """Everything but the payloads, each piece with its position, in order.
+
+        Args:
+            sums: XXH3-64 of each payload.
+        """
+        yield 0, MAGIC
+        for slot, payload_sum in zip(self.slots, sums, strict=True):
+            yield slot.record_offset, prefix(slot.plan, slot.names, payload_sum)
+        yield self.index_offset, b"".join(index_bytes(self._lines(sums), self._metadata, self.index_offset))
+
+    def _lines(self, sums: Sequence[int]) -> list[bytes]:
+        """The lines of the index."""
+        return [
+            entry_bytes(slot.names, slot.header, payload_sum, slot.record_offset, slot.data_offset)
+            for slot, payload_sum in zip(self.slots, sums, strict=True)
+        ]

@@ -1,0 +1,135 @@
+"""Where a tensor file's bytes go: a file of our own, or anything with `write`."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from ..tensor.checksum import PASS_BYTES, Running
+from .record import Plan, prefix
+
+_BUFFER_BYTES = 4 << 20
+_BUFFER_PARTS = 1000  # the kernel takes 1024 parts at once
+
+
+class Payload(Protocol):
+    """A payload about to be written."""
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a piece stays what it is for as long as somebody holds it; else until the next is asked for."""
+
+    def pieces(self, size: int) -> Iterator[memoryview]:
+        """It in order, in contiguous pieces of at most `size` bytes."""
+
+    def checksum(self) -> int:
+        """XXH3-64 of it."""
+
+
+class Sink(Protocol):
+    """Takes a file's bytes in order.
+
+    Attributes:
+        position: Where the next byte will stand.
+    """
+
+    position: int
+
+    def append(self, *parts: Any) -> None:
+        """Append small parts."""
+
+    def append_record(self, record: Plan, names: bytes, payload: Payload) -> int:
+        """Append a record with its payload; return the payload's sum."""
+
+    def flush(self) -> None:
+        """Hand buffered bytes on."""
+
+
+class StreamSink:
+    """Anything with `write`. A sum stands before what it covers, so payloads are hashed first: two passes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.position = 0
+
+    def append(self, *parts: Any) -> None:
+        self._write(b"".join(parts))
+
+    def append_record(self, record: Plan, names: bytes, payload: Payload) -> int:
+        payload_sum = payload.checksum()
+        self._write(prefix(record, names, payload_sum))
+        for piece in payload.pieces(PASS_BYTES * 16):
+            # The stream may keep what it is given.
+            self._write(piece if payload.lasting else bytes(piece))
+        return payload_sum
+
+    def flush(self) -> None:
+        pass
+
+    def _write(self, content: Any) -> None:
+        view = memoryview(content)
+        while len(view):
+            count = self._stream.write(view)
+            if count is None:
+                if isinstance(self._stream, io.RawIOBase):
+                    raise BlockingIOError(errno.EAGAIN, "the stream takes nothing without waiting")
+                count = len(view)  # what many file-like objects mean
+            if not 0 < count <= len(view):
+                raise OSError(f"write() of {type(self._stream).__name__} took {count} of {len(view)} bytes")
+            self.position += count
+            view = view[count:]
+
+
+class FileSink:
+    """A file of our own. Hashes and writes in turn while a piece is in the cache, then writes the prefix before it."""
+
+    def __init__(self, fd: int, position: int = 0) -> None:
+        self._fd = fd
+        self.position = position
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+
+    def append(self, *parts: Any) -> None:
+        joined = b"".join(parts)
+        self._pending.append(joined)
+        self._pending_bytes += len(joined)
+        self.position += len(joined)
+        if self._pending_bytes > _BUFFER_BYTES or len(self._pending) >= _BUFFER_PARTS:
+            self.flush()
+
+    def append_record(self, record: Plan, names: bytes, payload: Payload) -> int:
+        self.flush()
+        running = Running()
+        at = self.position + record.prefix_bytes
+        try:
+            for piece in payload.pieces(PASS_BYTES * 4):
+                running.update(piece)
+                self._write_at(at, piece)
+                at += len(piece)
+            payload_sum = running.intdigest()
+            self._write_at(self.position, memoryview(prefix(record, names, payload_sum)))
+        except BaseException:
+            os.ftruncate(self._fd, self.position)  # or what was written would stand behind a finished file
+            raise
+        self.position += record.record_bytes
+        return payload_sum
+
+    def flush(self) -> None:
+        if not self._pending:
+            return
+        begin = self.position - self._pending_bytes
+        count = os.pwritev(self._fd, self._pending, begin)
+        if count < self._pending_bytes:  # a disk that fills up: go on until the error comes, or it all fits
+            self._write_at(begin + count, memoryview(b"".join(self._pending))[count:])
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def _write_at(self, position: int, content: memoryview) -> None:
+        # One call writes at most about 2 GiB, and less on a disk that fills up.
+        while len(content):
+            count = os.pwrite(self._fd, content, position)
+            position += count
+            content = content[count:]

@@ -1,0 +1,176 @@
+"""Where a file's bytes come from: a private mapping, positioned reads, or memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from typing import Any, Protocol
+
+from ..errors import TruncatedError
+from ..message.wire import Buffer
+from ..tensor.tensor import empty_aligned
+
+# A mapping needs no descriptor of its own; before 3.13, Python keeps one for as long as the mapping lives.
+_UNTRACKED: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+WINDOW_BYTES = 256 * 1024
+"""What one small read fetches beyond what it was asked for: heads of records lie close together."""
+
+AHEAD_BYTES = 8 << 20
+"""What the kernel is asked to read ahead behind a payload: files are mostly read from front to back."""
+
+# Python has the constant from 3.11 on; the value is Linux's. Without it the kernel refuses maps larger than RAM.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
+class Bytes(Protocol):
+    """Random access to the bytes of a file.
+
+    Attributes:
+        size: Of the file when it was opened.
+    """
+
+    size: int
+
+    def read(self, begin: int, end: int) -> Buffer:
+        """The bytes [begin, end), which must exist."""
+
+    def memory(self, begin: int, end: int) -> tuple[Any, int]:
+        """Memory in which [begin, end) lies, and the position of `begin` in it."""
+
+    def close(self) -> None:
+        """Let go of what no tensor needs."""
+
+
+class MemoryBytes:
+    """A file that lies in memory."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._view = memoryview(buffer).cast("B")
+        self.size = len(self._view)
+
+    def read(self, begin: int, end: int) -> Buffer:
+        return self._view[begin:end]
+
+    def memory(self, begin: int, end: int) -> tuple[Any, int]:
+        return self._view, begin
+
+    def close(self) -> None:
+        pass
+
+
+class MappedBytes(MemoryBytes):
+    """A file mapped private: writable memory that never changes the file."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        """Map a file.
+
+        Args:
+            fd: Its descriptor; closed with this object.
+            size: Its size, not 0.
+        """
+        self._fd = -1  # not ours to close before all has gone well
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        super().__init__(mmap.mmap(fd, size, mmap.MAP_PRIVATE | _NO_RESERVE, protection, **_UNTRACKED))
+        self._fd = fd
+
+    def read(self, begin: int, end: int) -> Buffer:
+        # Touching a page beyond the end of a file that was cut after it was mapped would end the process.
+        if self._fd >= 0:
+            _check_size(os.fstat(self._fd).st_size, end, self.size)
+        return self._view[begin:end]
+
+    def memory(self, begin: int, end: int) -> tuple[Any, int]:
+        self.read(begin, end)
+        return self._view, begin
+
+    def close(self) -> None:
+        """Let go of the descriptor; the mapping stays for as long as a tensor needs it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class FetchedBytes:
+    """A file read piece by piece. Small reads are served out of a window, so that many of them cost few fetches."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        # Where it begins, and its bytes: replaced together, because other threads may be reading.
+        self._window: tuple[int, Buffer] = (0, b"")
+
+    def read(self, begin: int, end: int) -> Buffer:
+        if end - begin > WINDOW_BYTES // 4:
+            return self._fetched(begin, end)
+        at, window = self._window
+        if not at <= begin <= end <= at + len(window):
+            try:
+                at, window = begin, self._fetched(begin, min(begin + WINDOW_BYTES, self.size))
+            except TruncatedError:  # a file that became shorter may still have what was asked for
+                at, window = begin, self._fetched(begin, end)
+            self._window = at, window
+        return window[begin - at : end - at]
+
+    def _fetched(self, begin: int, end: int) -> bytearray:
+        into = bytearray(end - begin)
+        self.fetch(memoryview(into), begin)
+        return into
+
+    def memory(self, begin: int, end: int) -> tuple[Any, int]:
+        into = empty_aligned(end - begin)
+        self.fetch(into.data, begin)
+        return into, 0
+
+    def fetch(self, into: memoryview, begin: int) -> None:
+        """Fill memory with the file's bytes from `begin` on."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Keep what tensors need that have not been read yet."""
+        self._window = (0, b"")
+
+
+class PositionedBytes(FetchedBytes):
+    """A file read by positioned reads, for file systems that do not map well."""
+
+    def __init__(self, fd: int, size: int, owner: bool = False) -> None:
+        """Read a file.
+
+        Args:
+            fd: Its descriptor.
+            size: Its size.
+            owner: Close the descriptor when nothing needs this object any more.
+        """
+        super().__init__(size)
+        self._fd = fd
+        self._owner = owner
+
+    def fetch(self, into: memoryview, begin: int) -> None:
+        done = 0
+        while done < len(into):
+            count = os.preadv(self._fd, [into[done:]], begin + done)
+            if count == 0:
+                _check_size(begin + done, begin + len(into), self.size)
+            done += count
+        if len(into) > WINDOW_BYTES and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, begin + done, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+
+    def __del__(self) -> None:
+        if self._owner:
+            os.close(self._fd)
+
+
+def unreserved(size: int) -> memoryview:
+    """Zeroed memory that takes room only where it is written to, however large it is."""
+    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE))
+
+
+def _check_size(now: int, end: int, then: int) -> None:
+    if now < end:
+        raise TruncatedError(
+            f"the file had {then} bytes when it was opened and has {now} now", needed=end, available=now
+        )

@@ -1,0 +1,111 @@
+"""Walking the top-level fields of a tensor file by their lengths, without its index."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import DecodeError, TruncatedError, UnsupportedVersionError
+from ..message.wire import LEN, Buffer, read_minimal_varint, read_tag
+from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, read_trailer
+from .record import RECORD_TAG
+from .storage import Bytes
+
+
+def check_magic(found: Buffer, size: int) -> None:
+    """Refuse what is no tensor file of this version.
+
+    Args:
+        found: The file's first bytes, as many as the magic has if there are so many.
+        size: The file's size.
+    """
+    if size == 0:
+        raise DecodeError("not a tensor file: it is empty", field="magic")
+    if bytes(found) != MAGIC:
+        if bytes(found[:8]) == MAGIC[:8] and len(found) == len(MAGIC):
+            version = bytes(found[8:]).decode("latin-1")
+            raise UnsupportedVersionError(
+                f"tensor file of version {version!r}", found=version, supported="1", field="magic"
+            )
+        raise DecodeError(f"not a tensor file: it begins with {bytes(found)!r}, not {MAGIC!r}", field="magic")
+
+
+_WINDOW_BYTES = 32 * 1024
+"""What is looked at in one piece: many small records, or the beginning of a large one."""
+
+
+class Walk(NamedTuple):
+    """What the top-level fields of a part of a file are.
+
+    Attributes:
+        records: Positions of all whole records.
+        indexes: Beginnings and ends of all whole indexes; where one ends, its trailer should follow.
+        ends: Ends of all complete generations.
+        end: Position after the last whole field.
+        stopped: Why the walk ended there and not where it should, or None.
+    """
+
+    records: list[int]
+    indexes: list[tuple[int, int]]
+    ends: list[int]
+    end: int
+    stopped: DecodeError | None
+
+    @property
+    def complete_end(self) -> int:
+        """End of the last complete generation; 0 if there is none."""
+        return self.ends[-1] if self.ends else 0
+
+
+def walk(source: Bytes, begin: int = len(MAGIC), end: int | None = None) -> Walk:
+    """Walk the fields in [begin, end) by their lengths, reading no payload.
+
+    Args:
+        source: The file.
+        begin: Where a field begins.
+        end: Where one should end; the file's end if not given.
+    """
+    size = source.size if end is None else end
+    pos = origin = begin
+    window: Buffer = b""
+    records: list[int] = []
+    indexes: list[tuple[int, int]] = []
+    ends: list[int] = []
+    index_end = -1
+    stopped: DecodeError | None = None
+    while pos < size:
+        at = pos - origin
+        if at + TRAILER_BYTES > len(window):
+            origin, at = pos, 0
+            window = source.read(pos, min(pos + _WINDOW_BYTES, size))
+        limit = min(at + TRAILER_BYTES, len(window))
+        try:
+            tag, content = read_tag(window, at, limit)
+            if tag & 7 == LEN and pos != index_end:
+                length, content = read_minimal_varint(window, content, limit)
+                after = origin + content + length
+                if after > size:
+                    available = size - origin - content
+                    raise TruncatedError(
+                        f"field {tag >> 3} needs {length} bytes, has {available}", needed=length, available=available
+                    )
+                if tag == RECORD_TAG[0]:
+                    records.append(pos)
+                elif tag == INDEX_TAG[0]:
+                    indexes.append((pos, after))
+                    index_end = after
+                elif tag >> 3 in (1, 4, 5, 6):
+                    raise DecodeError(f"field {tag >> 3} has wire type {LEN}")
+            else:
+                trailer = read_trailer(window[at:limit])
+                if trailer is None or pos != index_end or trailer.index_offset != indexes[-1][0]:
+                    raise DecodeError(f"field {tag >> 3} has wire type {tag & 7}")
+                after = pos + TRAILER_BYTES
+                ends.append(after)
+        except DecodeError as error:
+            what = "trailer behind the index" if pos == index_end else "record or index"
+            error.args = (f"no whole {what}: {error.args[0]}",)
+            error.offset = pos  # so far it counted from the window's begin
+            stopped = error
+            break
+        pos = after
+    return Walk(records, indexes, ends, pos, stopped)

@@ -1,0 +1,314 @@
+"""Writing a tensor file: record by record, to a path (atomically) or to anything with `write`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import EncodeError, WireError
+from ..message.codec import source_of
+from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map
+from ..message.wire import MAX_MESSAGE_BYTES
+from ..tensor.checksum import xxh3
+from ..tensor.header import Header
+from ..tensor.source import Layout, plain_array
+from .index import MAGIC, entry_bytes, index_bytes
+from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, Plan, names_block, plan, prefix, split_names
+from .remote import Upload, is_url
+from .replacement import Replacement
+from .sink import FileSink, Payload, Sink, StreamSink
+
+MAX_LINES_BYTES = MAX_MESSAGE_BYTES - MAX_FILE_METADATA_BYTES - (1 << 20)
+"""Most bytes of index entries of one generation, so that its index is one message: tens of millions of tensors."""
+
+SMALL_BYTES = 256 * 1024
+"""Payloads up to this size are gathered into a buffer, so that many small ones cost few system calls."""
+
+
+class Place(Protocol):
+    """What is written to, until it is published or discarded."""
+
+    def publish(self) -> None:
+        """Put what was written in its place."""
+
+    def discard(self) -> None:
+        """Drop what was written."""
+
+
+class RecordWriter:
+    """What all writers of tensor files have in common: `f["w"] = x`, or `write` with more to say.
+
+    Attributes:
+        metadata: User metadata of the file; may be changed until `close`.
+    """
+
+    def __init__(self, metadata: Metadata | None, alignment: int) -> None:
+        """Begin with no records.
+
+        Args:
+            metadata: User metadata of the file.
+            alignment: Every payload starts at a multiple of this: a power of two from 64 to 4096.
+        """
+        if alignment < RECORD_ALIGNMENT or alignment > MAX_ALIGNMENT or alignment & (alignment - 1):
+            raise EncodeError(
+                f"must be a power of two from {RECORD_ALIGNMENT} to {MAX_ALIGNMENT}, not {alignment}", field="alignment"
+            )
+        encode_map(2, metadata, MAX_FILE_METADATA_BYTES)
+        self.metadata: dict[str, Value] = dict(metadata or {})
+        self._alignment = alignment
+        self._lines: list[bytes] = []
+        self._lines_bytes = 0
+        self._closed = False
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._sink: Sink
+
+    def __setitem__(self, name: str, x: Any) -> None:
+        self.write(name, x)
+
+    def write(
+        self,
+        name: str,
+        x: Any,
+        *,
+        aliases: Sequence[str] = (),
+        metadata: Metadata | None = None,
+        layout: Layout = "keep",
+    ) -> None:
+        """Append one tensor.
+
+        Args:
+            name: Its name: 1 to 4096 bytes of UTF-8 without NUL. Empty only for a file's only tensor.
+            x: Anything that `encode` takes.
+            aliases: Further names of the same tensor.
+            metadata: User metadata of the tensor.
+            layout: As for `encode`.
+
+        Raises:
+            EncodeError: A name is taken or breaks a rule, or `x` has no place in a file. The file stays usable.
+            OSError: Writing failed. What was not published yet never will be.
+        """
+        names = names_block(name, aliases, metadata, allow_empty=True)
+        with self._lock:
+            self._write(names, name, x, aliases, layout)
+
+    def _write(self, names: bytes, name: str, x: Any, aliases: Sequence[str], layout: Layout) -> None:
+        if self._closed:
+            raise ValueError("the file is closed")
+        self._check_names(name, aliases)
+        if self._lines_bytes + len(names) > MAX_LINES_BYTES:
+            raise EncodeError(f"the index of one generation has room for {MAX_LINES_BYTES} bytes", field="entries")
+        begin = self._sink.position
+        try:
+            plain = plain_array(x) if type(x) is np.ndarray else None
+            if plain is not None and plain[0].payload_bytes <= SMALL_BYTES:
+                self._append_small(names, *plain)
+            else:
+                with source_of(x, layout) as source:
+                    self._append(names, source.header, source, source.buffer())
+        except BaseException as error:
+            # After a failed write, or with half a record on a stream, nothing more can come.
+            if isinstance(error, OSError) or self._sink.position != begin:
+                self.abort()
+            if isinstance(error, WireError):
+                raise error.at(tensor=name) from error.__cause__
+            raise
+        self._claim(name, aliases)
+
+    def _check_names(self, name: str, aliases: Sequence[str]) -> None:
+        """Refuse names that this file cannot take."""
+        raise NotImplementedError
+
+    def _claim(self, name: str, aliases: Sequence[str]) -> None:
+        """Note the names of a record that has been written."""
+        raise NotImplementedError
+
+    def copy(self, names: bytes, header: Header, payload: memoryview) -> None:
+        """Append the payload of another file as it lies there.
+
+        Args:
+            names: Names and metadata, as `names_block` makes them.
+            header: The payload's header with its checksum, which has been checked.
+            payload: The payload.
+        """
+        claimed = split_names(names)[0]
+        self._check_names(claimed[0], claimed[1:])
+        try:
+            self._append(names, header.with_checksum(None), Copied(header, payload), payload)
+        except BaseException:
+            self.abort()
+            raise
+        self._claim(claimed[0], claimed[1:])
+
+    def _append(self, names: bytes, header: Header, payload: Payload, flat: memoryview | None) -> None:
+        if flat is not None and header.payload_bytes <= SMALL_BYTES:
+            self._append_small(names, header, flat)
+        else:
+            begin = self._sink.position
+            record = plan(header, len(names), begin % self._alignment, self._alignment)
+            payload_sum = self._sink.append_record(record, names, payload)
+            self._note(names, header, begin, record, payload_sum)
+
+    def _append_small(self, names: bytes, header: Header, payload: Any) -> None:
+        begin = self._sink.position
+        record = plan(header, len(names), begin % self._alignment, self._alignment)
+        payload_sum = xxh3(payload)
+        self._sink.append(prefix(record, names, payload_sum), payload)
+        self._note(names, header, begin, record, payload_sum)
+
+    def _note(self, names: bytes, header: Header, begin: int, record: Plan, payload_sum: int) -> None:
+        line = entry_bytes(names, header, payload_sum, begin, begin + record.prefix_bytes)
+        self._lines.append(line)
+        self._lines_bytes += len(line)
+
+    def close(self) -> None:
+        """Publish what was written.
+
+        Raises:
+            OSError: It could not be written; what was there before stays.
+        """
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Drop what was not published."""
+        raise NotImplementedError
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this is a forked child's copy: the file is its parent's, and must be left alone."""
+        return self._process != os.getpid()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.abort()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a file being written cannot be sent to another process")
+
+
+class FileWriter(RecordWriter):
+    """A new tensor file being written: `f["w"] = x`, or `write` with more to say.
+
+    Nothing is published before `close`; an exception inside the `with` block publishes nothing. One tensor is held at a
+    time, so the file may be larger than memory. The header of every tensor needs its checksum, so large payloads
+    are hashed while they are written.
+
+    Attributes:
+        metadata: User metadata of the file; may be changed until `close`.
+    """
+
+    def __init__(
+        self, target: Any, *, metadata: Metadata | None = None, durable: bool = True, alignment: int = RECORD_ALIGNMENT
+    ) -> None:
+        """Begin a file.
+
+        Args:
+            target: A path or URL, replaced atomically on `close`, or an object with `write`, written as it comes.
+            metadata: User metadata of the file.
+            durable: Wait on `close` until file and name are on disk.
+            alignment: Every payload starts at a multiple of this: a power of two from 64 to 4096.
+        """
+        super().__init__(metadata, alignment)
+        self._names: set[str] = set()
+        self._place: Place | None = None
+        if hasattr(target, "write"):
+            self._sink = StreamSink(target)
+        elif is_url(target):
+            self._place = upload = Upload(target)
+            self._sink = StreamSink(upload.stream)
+        else:
+            self._place = place = Replacement(target, durable)
+            self._sink = StreamSink(RawFile(place.fd)) if place.in_place else FileSink(place.fd)
+        try:
+            self._sink.append(MAGIC)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _check_names(self, name: str, aliases: Sequence[str]) -> None:
+        if not self._names.isdisjoint((name, *aliases)):
+            taken = next(n for n in (name, *aliases) if n in self._names)
+            raise EncodeError(f"duplicate name {taken!r}", field="name")
+        if "" in self._names or (not name and (self._names or aliases)):
+            raise EncodeError("the empty name is reserved for a file's only tensor", tensor=name, field="name")
+
+    def _claim(self, name: str, aliases: Sequence[str]) -> None:
+        self._names.add(name)
+        self._names.update(aliases)
+
+    def close(self) -> None:
+        """Write the index, and publish the file.
+
+        Raises:
+            EncodeError: The metadata has been changed to something that has no place in a file.
+            OSError: It could not be written; the old file, if any, stays.
+        """
+        with self._lock:
+            if not self._closed and not self._is_inherited:
+                self._finish()
+
+    def _finish(self) -> None:
+        try:
+            metadata = encode_map(2, self.metadata, MAX_FILE_METADATA_BYTES)
+            self._sink.append(*index_bytes(self._lines, metadata, self._sink.position))
+            self._sink.flush()
+            if self._place is not None:
+                self._place.publish()
+        except BaseException:
+            self.abort()
+            raise
+        self._closed = True
+
+    def abort(self) -> None:
+        """Drop what was written; the old file, if any, stays."""
+        self._closed = True
+        if self._place is not None and not self._is_inherited:
+            self._place.discard()
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+
+class RawFile:
+    """A descriptor with a `write`, as streams have it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self, content: memoryview) -> int:
+        """Write some of the bytes; return how many."""
+        return os.write(self._fd, content)
+
+
+class Copied:
+    """A payload of another file, whose sum is known."""
+
+    def __init__(self, header: Header, payload: memoryview) -> None:
+        self._header = header
+        self._payload = payload
+
+    @property
+    def lasting(self) -> bool:
+        """It lies in a mapping that is kept alive."""
+        return True
+
+    def pieces(self, size: int) -> Iterator[memoryview]:
+        """It in order, in pieces of at most `size` bytes."""
+        for begin in range(0, len(self._payload), size):
+            yield self._payload[begin : begin + size]
+
+    def checksum(self) -> int:
+        """XXH3-64 of it."""
+        assert self._header.checksum is not None
+        return self._header.checksum

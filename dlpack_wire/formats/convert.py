@@ -1,0 +1,129 @@
+"""Converting tensor files to and from other formats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..errors import EncodeError, WireError
+from ..formats import dlpw, npy, onnx, safetensors, torch
+from .content import Content, Item, payload_bytes
+
+
+class Format(NamedTuple):
+    """How files of one kind are read and written.
+
+    Attributes:
+        suffixes: Of their names.
+        read: Opens one.
+        write: Writes one: (path, content, durable).
+    """
+
+    suffixes: tuple[str, ...]
+    read: Callable[[str], AbstractContextManager[Content]]
+    write: Callable[[str, Content, bool], None]
+
+
+FORMATS = {
+    "dlpw": Format((".dlpw",), dlpw.read, dlpw.write),
+    "npy": Format((".npy",), npy.read_npy, npy.write_npy),
+    "npz": Format((".npz",), npy.read_npz, npy.write_npz),
+    "safetensors": Format((".safetensors",), safetensors.read, safetensors.write),
+    "onnx": Format((".onnx",), onnx.read, onnx.write),
+    "torch": Format((".pt", ".pth", ".jit"), torch.read, torch.write),
+}
+
+
+class Conversion(NamedTuple):
+    """What was converted.
+
+    Attributes:
+        names: Of the tensors, in the order they were written.
+        skipped: What else the source holds, and no tensor file has a place for.
+    """
+
+    names: list[str]
+    skipped: list[str]
+
+
+def convert(
+    source: Any,
+    target: Any,
+    *,
+    source_format: str | None = None,
+    target_format: str | None = None,
+    only: str | None = None,
+    without_metadata: bool = False,
+    durable: bool = True,
+    progress: Callable[[str, int], None] | None = None,
+) -> Conversion:
+    """Convert a file of tensors to another format, tensor by tensor.
+
+    Every element arrives bit for bit and every name and piece of metadata with it, or the conversion is refused. A
+    model's code is no part of it: of ONNX the initializers are read, of torch files the tensors, without running
+    anything that the file says.
+
+    Args:
+        source: Path of the file to read.
+        target: Path of the file to write, replaced atomically.
+        source_format: One of `FORMATS`; by the name's suffix if not given.
+        target_format: Likewise.
+        only: Convert this tensor alone, and leave its name behind: how one of several becomes a .npy file.
+        without_metadata: Leave metadata behind where the target has no place for it, and anywhere else.
+        durable: Wait until the target is on disk.
+        progress: Called with the name of each tensor and its bytes before it is written.
+
+    Raises:
+        DecodeError: The source is damaged, or not what its name says.
+        EncodeError: The target cannot hold what is in the source, or a format is not known.
+        OSError: The source could not be read or the target not written.
+
+    Memory:
+        One tensor at a time, and none of it where the source is mapped and lies as it will be written.
+    """
+    path_in, path_out = os.fsdecode(source), os.fsdecode(target)
+    reader = FORMATS[_format_of(path_in, source_format)]
+    writer = FORMATS[_format_of(path_out, target_format)]
+    with reader.read(path_in) as content:
+        content = _chosen(content, only, without_metadata)
+        if progress is not None:
+            content = replace(content, items=[_reporting(item, progress) for item in content.items])
+        try:
+            writer.write(path_out, content, durable)
+        except WireError as error:
+            raise error.at(path=path_out if isinstance(error, EncodeError) else path_in) from error.__cause__
+        return Conversion([item.name for item in content.items], content.skipped)
+
+
+def _format_of(path: str, named: str | None) -> str:
+    if named is not None:
+        if named not in FORMATS:
+            raise EncodeError(f"{named!r} is none of {', '.join(FORMATS)}", field="format")
+        return named
+    for name, kind in FORMATS.items():
+        if path.lower().endswith(kind.suffixes):
+            return name
+    known = ", ".join(suffix for kind in FORMATS.values() for suffix in kind.suffixes)
+    raise EncodeError(f"{path!r} does not end with one of {known}; name its format", field="format")
+
+
+def _chosen(content: Content, only: str | None, without_metadata: bool) -> Content:
+    items = content.items
+    if only is not None:
+        items = [replace(item, name="", identity=None) for item in items if item.name == only]
+        if not items:
+            raise EncodeError(f"the source has no tensor {only!r}", field="name")
+    if without_metadata:
+        return Content([replace(item, metadata={}) for item in items], {}, content.skipped)
+    return replace(content, items=items)
+
+
+def _reporting(item: Item, progress: Callable[[str, int], None]) -> Item:
+    def load() -> Any:
+        progress(item.name, payload_bytes(item))
+        return item.load()
+
+    return replace(item, load=load)

@@ -1,0 +1,1 @@
+"""One tensor as the bytes of one message."""

@@ -1,0 +1,183 @@
+"""Names and user metadata: checked values to and from the fields that carry them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from ..errors import DecodeError, EncodeError, LimitError, WireError
+from ..v1 import tensor_file_pb2
+from .wire import LEN, Buffer, length_delimited, read_field
+
+Value = str | int | float | bool | bytes
+Metadata = Mapping[str, Value]
+
+MAX_NAME_BYTES = 4096
+"""Longest name in UTF-8: that of a path on most systems."""
+
+MAX_ALIASES = 64
+"""Most further names of one tensor."""
+
+MAX_RECORD_BYTES = 1 << 20
+"""Most bytes of a record without its tensor."""
+
+MAX_FILE_METADATA_BYTES = 16 << 20
+"""Most bytes of a file's or stored object's metadata."""
+
+
+def encode_name(name: str, *, allow_empty: bool = False) -> bytes:
+    """A name's bytes.
+
+    Raises:
+        EncodeError: It is empty, too long, not valid Unicode, or contains NUL.
+    """
+    if type(name) is not str:
+        raise EncodeError(f"a name must be a str, not {type(name).__name__}", field="name")
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError as error:
+        raise EncodeError(f"{name!r} is not valid Unicode: {error.reason}", field="name") from None
+    if not encoded and not allow_empty:
+        raise EncodeError("is empty, as only the name of a file's only tensor may be", field="name")
+    if len(encoded) > MAX_NAME_BYTES or b"\0" in encoded:
+        _refuse_name(encoded, EncodeError)
+    return encoded
+
+
+def decode_name(encoded: bytes) -> str:
+    """A name that arrived, which may be empty.
+
+    Raises:
+        DecodeError: It is too long, not UTF-8, or contains NUL.
+    """
+    if len(encoded) > MAX_NAME_BYTES or b"\0" in encoded:
+        _refuse_name(encoded, DecodeError)
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"{encoded[:64]!r} is not UTF-8: {error.reason}", field="name") from None
+
+
+def check_names(encoded: Sequence[bytes]) -> None:
+    """As `decode_name` for many names at once.
+
+    Raises:
+        DecodeError: One of them is too long, not UTF-8, or contains NUL.
+    """
+    joined = b"\0".join(encoded)
+    try:
+        joined.decode()
+        good = joined.count(0) == len(encoded) - 1 and max(map(len, encoded)) <= MAX_NAME_BYTES
+    except UnicodeDecodeError:
+        good = False
+    if not good:
+        for name in encoded:
+            decode_name(name)
+
+
+def _refuse_name(encoded: bytes, error: type[WireError]) -> None:
+    if len(encoded) > MAX_NAME_BYTES:
+        said = f"{encoded[:32]!r}... has {len(encoded)} bytes; at most {MAX_NAME_BYTES} are allowed"
+        if error is DecodeError:
+            raise LimitError(said, declared=len(encoded), limit=MAX_NAME_BYTES, field="name")
+        raise error(said, field="name")
+    raise error(f"{encoded[:64]!r} contains NUL", field="name")
+
+
+def encode_value(key: str, value: Any) -> tensor_file_pb2.MetadataValue:
+    """One value as its message.
+
+    Raises:
+        EncodeError: It is none of str, int, float, bool and bytes, or an int beyond 64 bits.
+    """
+    if isinstance(value, str):
+        return tensor_file_pb2.MetadataValue(string_value=value)
+    if isinstance(value, (bool, np.bool_)):
+        return tensor_file_pb2.MetadataValue(bool_value=bool(value))
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return tensor_file_pb2.MetadataValue(bytes_value=bytes(value))
+    if isinstance(value, (float, np.floating)):
+        return tensor_file_pb2.MetadataValue(double_value=float(value))
+    if isinstance(value, (int, np.integer)):
+        number = operator.index(value)
+        if not -(1 << 63) <= number < 1 << 63:
+            raise EncodeError(f"{key!r}: {number} does not fit 64 bits", field="metadata")
+        return tensor_file_pb2.MetadataValue(int_value=number)
+    raise EncodeError(f"{key!r}: {type(value).__name__} is none of str, int, float, bool, bytes", field="metadata")
+
+
+def decode_value(key: str, message: tensor_file_pb2.MetadataValue) -> Value:
+    """The value in a message.
+
+    Raises:
+        DecodeError: None is set.
+    """
+    kind = message.WhichOneof("value")
+    if kind is None:
+        raise DecodeError(f"{key!r} has no value, or one of a kind that this version does not know", field="metadata")
+    value: Value = getattr(message, kind)
+    return value
+
+
+def encode_map(number: int, metadata: Metadata | None, limit: int) -> bytes:
+    """The map field of that number, entries sorted by the bytes of their keys.
+
+    Raises:
+        EncodeError: A key or value has no place in metadata, or all of it exceeds `limit` bytes.
+    """
+    if not metadata:
+        return b""
+    if not isinstance(metadata, Mapping):
+        raise EncodeError(f"must be a mapping from str to values, not {type(metadata).__name__}", field="metadata")
+    entries: dict[bytes, bytes] = {}
+    for key, value in metadata.items():
+        if not isinstance(key, str):
+            raise EncodeError(f"keys must be str, not {type(key).__name__}", field="metadata")
+        try:
+            encoded = key.encode()
+        except UnicodeEncodeError as error:
+            raise EncodeError(f"key {key!r} is not valid Unicode: {error.reason}", field="metadata") from None
+        try:
+            content = encode_value(key, value).SerializeToString()
+        except (UnicodeEncodeError, ValueError) as error:
+            raise EncodeError(f"{key!r}: {error}", field="metadata") from None
+        entries[encoded] = length_delimited(1, encoded) + length_delimited(2, content)
+    serialized = b"".join(length_delimited(number, entries[key]) for key in sorted(entries))
+    if len(serialized) > limit:
+        raise EncodeError(f"{len(serialized)} bytes; at most {limit} are allowed", field="metadata")
+    return serialized
+
+
+def decode_map(serialized: Buffer, limit: int) -> dict[str, Value]:
+    """Metadata out of consecutive map fields, written as `encode_map` does.
+
+    Raises:
+        DecodeError: Keys are not ascending and unique, or a value is none.
+    """
+    if len(serialized) > limit:
+        raise LimitError(f"{len(serialized)} bytes", declared=len(serialized), limit=limit, field="metadata")
+    metadata: dict[str, Value] = {}
+    last: bytes | None = None
+    pos, end = 0, len(serialized)
+    while pos < end:
+        entry = read_field(serialized, pos, end)
+        key = read_field(serialized, entry.content, entry.end) if entry.wire_type == LEN else entry
+        value = read_field(serialized, key.end, entry.end) if key.end < entry.end else key
+        if (key.number, key.wire_type, value.number, value.wire_type, value.end) != (1, LEN, 2, LEN, entry.end):
+            raise DecodeError("a map entry must be a key and a value", field="metadata", offset=pos)
+        encoded = bytes(serialized[key.content : key.end])
+        if last is not None and encoded <= last:
+            raise DecodeError(f"key {encoded[:64]!r} is not in ascending order", field="metadata", offset=pos)
+        last = encoded
+        try:
+            text = encoded.decode()
+            message = tensor_file_pb2.MetadataValue.FromString(bytes(serialized[value.content : value.end]))
+        except (UnicodeDecodeError, ProtobufDecodeError) as error:
+            raise DecodeError(f"key {encoded[:64]!r}: {error}", field="metadata", offset=pos) from None
+        metadata[text] = decode_value(text, message)
+        pos = entry.end
+    return metadata

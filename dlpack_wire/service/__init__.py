@@ -1,0 +1,1 @@
+"""Tensors between processes: the messages of the service, and its clients."""

@@ -1,0 +1,587 @@
+"""Tensors in the messages of the service: framing records and chunks around payloads, and the order they come in.
+
+The generated classes never see a payload. On the way out a message is its small fields, made by its class, joined with
+the payload behind them; on the way in records and chunks are cut out of the serialized message, which may have them in
+any order, and the class parses the rest. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from google.protobuf.message import Message
+
+from ..errors import DecodeError, LimitError, TruncatedError
+from ..file.record import MAX_NAMES_BYTES, names_block, names_too_large
+from ..message import reading as messages
+from ..message.names import Value, decode_name, decode_value
+from ..message.wire import FIXED64, LEN, VARINT, Buffer, read_field, read_varint, varint
+from ..tensor import header as headers
+from ..tensor.checksum import EMPTY, Running, check_contents, check_sum
+from ..tensor.dtype import BOOL
+from ..tensor.header import Header
+from ..tensor.source import Source
+from ..v1 import tensor_file_pb2
+from ..v1 import tensor_service_pb2 as pb
+
+MAX_MESSAGE_BYTES = 4 << 20
+"""Largest message of the service: gRPC's default limit, so that no client has to raise it."""
+
+MAX_CHUNK_BYTES = MAX_MESSAGE_BYTES - (64 << 10)
+"""Largest payload of a chunk: leaves room for what shares its message."""
+
+INLINE_BYTES = 1 << 20
+"""Most payload bytes in Store and Fetch: leaves room for headers and metadata."""
+
+MAX_METADATA_BYTES = 1 << 20
+"""Most bytes of an object's metadata: leaves room for the rest of a message."""
+
+QUICK_BYTES = 64 << 10
+"""Messages with fewer bytes, a payload apart, are parsed in no time."""
+
+_FEW_FIELDS = 32
+
+MAX_FIELDS = 100_000
+"""Most fields of a message, or of a record in it: enough for as many tensors as an object may have."""
+
+_CHUNK_TAG = b"\x7a"
+_M = TypeVar("_M", bound=Message)
+
+
+class Record(NamedTuple):
+    """A tensor as a message of the service describes it.
+
+    Attributes:
+        names: Its name, which may be empty, and its aliases.
+        metadata: Its user metadata.
+        header: Its header, with the payload's checksum if that was stated.
+        payload: The payload, if the message carries it; else empty.
+    """
+
+    names: tuple[str, ...]
+    metadata: dict[str, Value]
+    header: Header
+    payload: Buffer
+
+    @property
+    def block(self) -> bytes:
+        """Names and metadata as `names_block` makes them."""
+        return names_block(self.names[0], self.names[1:], self.metadata, allow_empty=True)
+
+
+class Piece(NamedTuple):
+    """A chunk: one contiguous piece of a tensor's payload.
+
+    Attributes:
+        tensor_index: Which tensor.
+        offset: Bytes from the start of the payload.
+        running_sum: XXH3-64 of the payload up to this piece's end, or None.
+        data: The bytes, where they lie.
+    """
+
+    tensor_index: int
+    offset: int
+    running_sum: int | None
+    data: Buffer
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+def record_parts(number: int, block: bytes, header: Header, payload: Buffer = b"") -> list[Buffer]:
+    """A record as the field of that number, in parts to be joined; without the payload if none is given."""
+    tensor = headers.fields(header)
+    if header.checksum is not None:
+        tensor += headers.SUM_TAG + header.checksum.to_bytes(8, "little")
+    tensor += headers.data_tag(len(payload))
+    tensor_bytes = len(tensor) + len(payload)
+    inner = block + _CHUNK_TAG + varint(tensor_bytes) + tensor
+    return [varint(number << 3 | LEN) + varint(len(inner) + len(payload)) + inner, payload]
+
+
+def chunk_parts(piece: Piece) -> list[Buffer]:
+    """A chunk as the last field of its message, in parts to be joined."""
+    head = b"\x10" + varint(piece.offset) if piece.offset else b""
+    if piece.tensor_index:
+        head = b"\x08" + varint(piece.tensor_index) + head
+    if piece.running_sum is not None:
+        head += b"\x19" + piece.running_sum.to_bytes(8, "little")
+    size = len(piece.data)
+    head += _CHUNK_TAG + varint(size)
+    return [_CHUNK_TAG + varint(len(head) + size) + head, piece.data]
+
+
+def chunk_messages(parts: list[Buffer], chunks: Iterable[Piece]) -> Iterator[bytes]:
+    """Messages with one chunk each. `parts` go first, in the message of the first chunk if there is room."""
+    used = sum(map(len, parts))
+    for piece in chunks:
+        head = chunk_parts(piece)
+        if parts and used + len(head[0]) + len(piece.data) > MAX_MESSAGE_BYTES:
+            yield b"".join(parts)
+            parts = []
+        yield b"".join([*parts, *head])
+        parts = []
+    if parts:
+        yield b"".join(parts)
+
+
+def sum_until(source: Source, offset: int) -> Running:
+    """The running sum of a payload's first bytes."""
+    running = Running()
+    for begin, part in _parts(source, 1 << 20):
+        if begin >= offset:
+            break
+        running.update(part[: offset - begin])
+    return running
+
+
+def pieces(source: Source, index: int, size: int, running: Running, begin: int = 0) -> Iterator[Piece]:
+    """A payload from `begin` on in pieces of at most `size` bytes (at least one element).
+
+    Args:
+        source: The tensor.
+        index: Its number in the stream.
+        size: Most bytes of a piece.
+        running: The sum of the payload until `begin`; it goes on from there.
+        begin: Where to begin.
+    """
+    for offset, part in _parts(source, size, begin):
+        running.update(part)
+        yield Piece(index, offset, running.intdigest(), part)
+
+
+def _parts(source: Source, size: int, begin: int = 0) -> Iterator[tuple[int, memoryview]]:
+    """The payload from `begin` on in contiguous parts, each with its offset."""
+    flat = source.buffer()
+    if flat is not None:
+        for offset in range(begin, len(flat), size):
+            yield offset, flat[offset : offset + size]
+        return
+    offset = 0
+    for part in source.pieces(size):
+        end = offset + len(part)
+        if end > begin:
+            start = max(begin, offset)
+            yield start, part[start - offset :]
+        offset = end
+
+
+def check_names(records: Sequence[Record]) -> None:
+    """Refuse tensors that cannot be told apart in one object.
+
+    Raises:
+        DecodeError: A name is there twice, or the empty one beside another.
+    """
+    taken: set[str] = set()
+    for record in records:
+        for name in record.names:
+            if name in taken:
+                raise DecodeError(f"duplicate name {name!r}", field="name")
+            taken.add(name)
+    if "" in taken and len(taken) > 1:
+        raise DecodeError("the empty name is reserved for an object's only tensor", field="name")
+
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+class _Fields(NamedTuple):
+    """Numbers of the fields that are read around a message's class; 0: it has none."""
+
+    records: int
+    chunks: int
+
+
+_FIELDS: dict[type[Message], _Fields] = {
+    pb.StoreRequest: _Fields(records=15, chunks=0),
+    pb.FetchResponse: _Fields(records=2, chunks=15),
+    pb.PutRequest: _Fields(records=2, chunks=15),
+    pb.GetResponse: _Fields(records=3, chunks=15),
+    pb.StatResponse: _Fields(records=2, chunks=0),
+}
+_NO_FIELDS = _Fields(0, 0)
+
+
+def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tuple[_M, list[Record], list[Piece]]:
+    """Parse a message: its own fields by its class, and what the class does not get to see.
+
+    Raises:
+        DecodeError: It is no such message, or a record in it breaks a rule.
+        LimitError: It has more than `max_records` records.
+    """
+    records_number, chunks_number = _FIELDS.get(kind, _NO_FIELDS)
+    records: list[Record] = []
+    chunks: list[Piece] = []
+    rest = Rest(serialized, 0)
+    end = len(serialized)
+    for number, wire_type, begin, content, after in walk_fields(serialized, 0, end):
+        if wire_type != LEN or not number or number not in (records_number, chunks_number):
+            continue
+        if number == chunks_number:
+            chunks.append(read_chunk(serialized, content, after))
+        elif len(records) < max_records:
+            records.append(_read_record(serialized, content, after))
+        else:
+            raise LimitError(
+                f"more than {max_records} records", declared=len(records) + 1, limit=max_records, field="records"
+            )
+        rest.leave_out(begin, after)
+    return rest.parse(kind, end), records, chunks
+
+
+def parses_quickly(serialized: Buffer, depth: int) -> bool:
+    """Whether all but a few bytes of a message are one payload, which takes no time to parse.
+
+    Args:
+        serialized: The message.
+        depth: In how many messages the payload lies: each time it is field 15.
+    """
+    pos, end = 0, len(serialized)
+    left = QUICK_BYTES
+    try:
+        for _ in range(depth):
+            if end - pos <= left:
+                return True
+            inner = 0, 0
+            for field, _ in zip(walk_fields(serialized, pos, end), range(_FEW_FIELDS), strict=False):
+                if field[0] == 15 and field[1] == LEN and field[4] - field[3] > inner[1] - inner[0]:
+                    inner = field[3], field[4]
+            left -= end - pos - (inner[1] - inner[0])
+            if left < 0:
+                return False
+            pos, end = inner
+    except DecodeError:
+        return False
+    return True
+
+
+def only_chunk(chunks: Sequence[Piece]) -> Piece | None:
+    """The chunk of a message that may have one.
+
+    Raises:
+        DecodeError: It has several.
+    """
+    if len(chunks) > 1:
+        raise DecodeError(f"{len(chunks)} chunks in one message", field="chunk")
+    return chunks[0] if chunks else None
+
+
+def walk_fields(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """The fields of a message: number, wire type, and where each begins, has its content, and ends."""
+    for _ in range(MAX_FIELDS):
+        if pos >= end:
+            return
+        # Nearly every tag is one byte and its length one or two; anything else goes through the strict reader.
+        tag = buffer[pos]
+        content = pos + 1
+        after = 0
+        if tag & 0x87 == FIXED64 and tag >= 8:
+            after = pos + 9
+        elif tag & 0x87 == LEN and tag >= 8 and end - pos > 2:
+            content = pos + 2
+            size = buffer[pos + 1]
+            if size >= 0x80 and 0 < buffer[content] < 0x80:
+                size = size & 0x7F | buffer[content] << 7
+                content += 1
+                after = content + size
+            elif size < 0x80:
+                after = content + size
+        if 0 < after <= end:
+            yield tag >> 3, tag & 7, pos, content, after
+        else:
+            field = read_field(buffer, pos, end)
+            after = field.end
+            yield field.number, field.wire_type, pos, field.content, after
+        pos = after
+    # Millions of tiny ones would take long to walk, and many times their bytes once they are parsed.
+    raise LimitError(f"more than {MAX_FIELDS} fields", declared=MAX_FIELDS + 1, limit=MAX_FIELDS)
+
+
+class Rest:
+    """What is left of a message for its class, when some fields are taken out."""
+
+    def __init__(self, buffer: Buffer, begin: int) -> None:
+        """The message in `buffer` from `begin` on."""
+        self._buffer = buffer
+        self._begin = begin
+        self._kept: list[Buffer] = []
+
+    def leave_out(self, begin: int, end: int) -> None:
+        """Take the bytes [begin, end) out, which lie behind those taken out before."""
+        if begin > self._begin:
+            self._kept.append(self._buffer[self._begin : begin])
+        self._begin = end
+
+    def parse(self, kind: type[_M], end: int) -> _M:
+        """The message of what is left until `end`.
+
+        Raises:
+            DecodeError: It is none.
+        """
+        self.leave_out(end, end)
+        try:
+            return kind.FromString(b"".join(self._kept))
+        except (ProtobufDecodeError, UnicodeDecodeError) as error:  # the latter by the pure-Python back end
+            raise DecodeError(f"not a {kind.DESCRIPTOR.name}: {error}") from None
+
+
+def read_chunk(buffer: Buffer, pos: int, end: int) -> Piece:
+    """The serialized `Chunk` in [pos, end)."""
+    index = offset = 0
+    running_sum: int | None = None
+    data_begin = data_end = end
+    for number, wire_type, _, content, after in walk_fields(buffer, pos, end):
+        if wire_type == LEN and number == 15:
+            data_begin, data_end = content, after
+        elif wire_type == FIXED64 and number == 3:
+            running_sum = int.from_bytes(buffer[content:after], "little")
+        elif wire_type == VARINT and number == 1:
+            index = read_varint(buffer, content, after)[0] & 0xFFFFFFFF  # a uint32, cut as every parser does
+        elif wire_type == VARINT and number == 2:
+            offset = read_varint(buffer, content, after)[0]
+    return Piece(index, offset, running_sum, memoryview(buffer)[data_begin:data_end])
+
+
+class _Known(NamedTuple):
+    """A record without metadata that was read before: what of it stays when the payload's bytes change.
+
+    Attributes:
+        before: Its bytes before the checksum's value.
+        after: Its bytes between that and the payload.
+        names, header: What they mean.
+    """
+
+    before: bytes
+    after: bytes
+    names: tuple[str, ...]
+    header: Header
+
+
+# By the record's size and first bytes, since tensors of one program come again and again.
+_KNOWN: dict[tuple[int, bytes], _Known] = {}
+_KNOWN_COUNT, _KNOWN_BYTES, _KEY_BYTES = 1024, 512, 16
+
+
+def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
+    key = end - pos, bytes(buffer[pos : pos + _KEY_BYTES])
+    known = _KNOWN.get(key)
+    if known is not None:
+        before, after, names, header = known
+        sum_begin = pos + len(before)
+        data_begin = sum_begin + 8 + len(after)
+        if buffer[pos:sum_begin] == before and buffer[sum_begin + 8 : data_begin] == after:
+            checksum = int.from_bytes(buffer[sum_begin : sum_begin + 8], "little")
+            return Record(names, {}, header.with_checksum(checksum), memoryview(buffer)[data_begin:end])
+    record, located = _read_new_record(buffer, pos, end)
+    if located is not None and located.checksum is not None and not record.metadata and located.data_end == end:
+        before, after = (
+            bytes(buffer[pos : located.sum_begin]),
+            bytes(buffer[located.sum_begin + 8 : located.data_begin]),
+        )
+        if located.sum_begin < located.data_begin and len(before) + len(after) <= _KNOWN_BYTES:
+            if len(_KNOWN) >= _KNOWN_COUNT:
+                _KNOWN.clear()
+            _KNOWN[key] = _Known(before, after, record.names, record.header)
+    return record
+
+
+def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, messages.Located | None]:
+    """The record, and where its parts are in the buffer, unless they had to be put together elsewhere."""
+    name = b""
+    aliases: list[bytes] = []
+    tensors: list[tuple[int, int]] = []
+    size = end - pos
+    rest = Rest(buffer, pos)
+    for number, wire_type, begin, content, after in walk_fields(buffer, pos, end):
+        if wire_type != LEN or number not in (1, 2, 15):
+            continue
+        if number == 15:
+            tensors.append((content, after))
+            size -= after - begin
+        elif number == 1:
+            name = bytes(buffer[content:after])
+        else:
+            aliases.append(bytes(buffer[content:after]))
+        rest.leave_out(begin, after)
+    if size > MAX_NAMES_BYTES:
+        raise names_too_large(size, pos)
+    names = tuple(map(decode_name, (name, *aliases)))
+    try:
+        message = rest.parse(tensor_file_pb2.TensorRecord, end)
+        metadata = {key: decode_value(key, value) for key, value in message.metadata.items()}
+        if not tensors:
+            raise DecodeError("missing", field="tensor")
+        begin, end = tensors[0]
+        if len(tensors) > 1:  # parsers merge them, which is what reading them as one does
+            buffer = b"".join(buffer[b:e] for b, e in tensors)
+            begin, end = 0, len(buffer)
+        located = messages.read(buffer, begin, end)
+    except DecodeError as error:
+        raise error.at(tensor=names[0][:64]) from None
+    header = located.header.with_checksum(located.checksum)
+    record = Record(names, metadata, header, memoryview(buffer)[located.data_begin : located.data_end])
+    return record, located if len(tensors) == 1 else None
+
+
+class Stage(Enum):
+    """How far a stream has come."""
+
+    START = "its start"
+    RECORDS = "records"
+    CHUNKS = "chunks"
+    COMPLETE = "its end"
+    ENDED = "nothing more"
+
+
+class Arrival:
+    """What has arrived of an object, part by part, in the only order that is legal.
+
+        stage       what may come       next stage
+        START       begin               RECORDS
+        RECORDS     record              CHUNKS after the last one, or COMPLETE if no payload has a byte
+        CHUNKS      chunk               COMPLETE after the last byte
+        COMPLETE    end                 ENDED
+
+    A part that is refused leaves everything as it was before.
+
+    Attributes:
+        stage: Where it stands.
+        records: The tensors.
+        sums: The checksums of the payloads that are whole.
+        tensor_index: Tensor that the next chunk must belong to; the number of tensors when all bytes came.
+        offset: Where in its payload the next chunk must begin.
+        received_bytes: Payload bytes so far.
+        payload_bytes: Payload bytes of all records so far.
+    """
+
+    def __init__(self, sums_required: bool) -> None:
+        """Expect an object.
+
+        Args:
+            sums_required: Whether every chunk must state its running sum.
+        """
+        self._sums_required = sums_required
+        self._running = Running()
+        self._record_count = 0
+        self._declared_bytes: int | None = None
+        self.stage = Stage.START
+        self.records: list[Record] = []
+        self.sums: list[int] = []
+        self.tensor_index = 0
+        self.offset = 0
+        self.received_bytes = 0
+        self.payload_bytes = 0
+
+    @property
+    def running_sum(self) -> int:
+        """XXH3-64 of the present tensor's payload so far."""
+        return self._running.intdigest()
+
+    def begin(self, record_count: int, payload_bytes: int | None = None) -> None:
+        """The start: how many records will follow, and how many payload bytes, if that is known.
+
+        Raises:
+            DecodeError: It came before, or announces no record.
+        """
+        self._require(Stage.START, "the start")
+        if record_count < 1:
+            raise DecodeError("an object has at least one tensor", field="record_count")
+        self._record_count = record_count
+        self._declared_bytes = payload_bytes
+        self.stage = Stage.RECORDS
+
+    def record(self, record: Record) -> None:
+        """The next record, without a payload.
+
+        Raises:
+            DecodeError: None is due, or the sizes do not add up to what was announced.
+        """
+        self._require(Stage.RECORDS, "a record")
+        if len(record.payload):
+            raise DecodeError("a record here has no payload", tensor=record.names[0], field="data")
+        if not record.header.payload_bytes and record.header.checksum is not None:
+            check_sum(record.header.checksum, EMPTY, "empty payload")
+        payload_bytes = self.payload_bytes + record.header.payload_bytes
+        last = len(self.records) + 1 == self._record_count
+        declared = self._declared_bytes
+        if declared is not None and (payload_bytes > declared or (last and payload_bytes != declared)):
+            raise DecodeError(f"{declared} announced, the headers add up to {payload_bytes}", field="payload_bytes")
+        self.payload_bytes = payload_bytes
+        self.records.append(record)
+        if last:
+            self.stage = Stage.CHUNKS
+            self._step_over_whole()
+
+    def chunk(self, piece: Piece) -> None:
+        """The next chunk: checks its place, its sum and its contents.
+
+        Raises:
+            DecodeError: It is not the next expected one, states no sum, or its contents are none of the type's.
+            ChecksumError: The bytes do not match the running sum, or the tensor's checksum.
+        """
+        self._require(Stage.CHUNKS, "a chunk")
+        header = self.records[self.tensor_index].header
+        size = len(piece.data)
+        end = self.offset + size
+        if (piece.tensor_index, piece.offset) != (self.tensor_index, self.offset):
+            raise DecodeError(
+                f"tensor {piece.tensor_index} from byte {piece.offset} came, "
+                f"tensor {self.tensor_index} from byte {self.offset} is next",
+                field="chunk",
+            )
+        if not size or end > header.payload_bytes:
+            raise DecodeError(f"{size} bytes where 1 to {header.payload_bytes - self.offset} are left", field="chunk")
+        if piece.running_sum is None and self._sums_required:
+            raise DecodeError("missing", field="running_xxh3_64")
+        running = self._running.copy()
+        running.update(piece.data)
+        name = self.records[self.tensor_index].names[0]
+        try:
+            if piece.running_sum is not None:
+                check_sum(piece.running_sum, running.intdigest(), f"payload up to byte {end}")
+            last = end == header.payload_bytes
+            if last and header.checksum is not None:
+                check_sum(header.checksum, running.intdigest(), "payload")
+            if header.dtype.code == BOOL or (last and header.is_packed):
+                check_contents(header, None, piece.data)
+        except DecodeError as error:
+            raise error.at(tensor=name, offset=self.offset) from None
+        self._running = running
+        self.offset = end
+        self.received_bytes += size
+        if last:
+            self._step_over_whole()
+
+    def end(self) -> None:
+        """The sender's word that this was all.
+
+        Raises:
+            TruncatedError: Something is missing.
+        """
+        if self.stage is not Stage.COMPLETE:
+            raise TruncatedError(
+                f"ended after {self.received_bytes} of {self.payload_bytes} bytes, expecting {self.stage.value}",
+                needed=self.payload_bytes,
+                available=self.received_bytes,
+                field="finish",
+            )
+        self.stage = Stage.ENDED
+
+    def _require(self, stage: Stage, what: str) -> None:
+        if self.stage is not stage:
+            field = "chunk" if what == "a chunk" else None
+            raise DecodeError(f"{what} came where {self.stage.value} should", field=field)
+
+    def _step_over_whole(self) -> None:
+        """Step to the next tensor that lacks bytes."""
+        while self.offset == self.records[self.tensor_index].header.payload_bytes:
+            self.sums.append(self._running.intdigest())
+            self._running = Running()
+            self.tensor_index += 1
+            self.offset = 0
+            if self.tensor_index == self._record_count:
+                self.stage = Stage.COMPLETE
+                return

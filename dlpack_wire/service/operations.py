@@ -1,0 +1,408 @@
+"""What a client says and hears in each operation, without the calls themselves.
+
+An operation is a generator: it yields what is to be done (a call, the next message, a pause), is sent the answer or
+thrown the `RemoteError`, and returns its result. A blocking and an asynchronous client drive the same generators.
+"""
+
+from __future__ import annotations
+
+import operator
+import secrets
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ..errors import RemoteError, UnsupportedTensorError
+from ..message.names import Metadata, Value, decode_value, encode_map, encode_name
+from ..tensor.capsule import Borrowed, borrow_writable
+from ..tensor.header import Header
+from ..v1 import tensor_service_pb2 as pb
+from .download import Download
+from .messages import MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, parse
+from .upload import Outgoing, Progress, Upload
+
+CHUNK_BYTES = 1 << 20
+"""Payload bytes of a chunk, as long as the server takes that many. It is hashed, copied and sent while it is in the
+cache; twice as many took a sixth longer for a large put."""
+
+_T = TypeVar("_T")
+
+
+class Unary(NamedTuple):
+    """Make a call; the answer is its response."""
+
+    method: str
+    request: bytes
+
+
+class SendAll(NamedTuple):
+    """Make a call with a stream of requests; the answer is its response."""
+
+    method: str
+    requests: Iterator[bytes]
+
+
+class Open(NamedTuple):
+    """Start a call with a stream of responses, in place of any before it."""
+
+    method: str
+    request: bytes
+
+
+class Next(NamedTuple):
+    """The answer is the next response of the stream, or None at its end."""
+
+
+class Pause(NamedTuple):
+    """Wait."""
+
+    seconds: float
+
+
+class Farewell(NamedTuple):
+    """Make a call with one request of a stream, and do not wait for an answer."""
+
+    method: str
+    request: bytes
+
+
+Script = Generator[Unary | SendAll | Open | Next | Pause | Farewell, Any, _T]
+
+
+class ServerInfo(NamedTuple):
+    """A server as it describes itself.
+
+    Attributes:
+        version: Of the server program.
+        instance_id: 32 hex digits, new at each start of the server.
+        inline_payload_bytes: Most payload bytes of an object that travels in one message.
+        max_chunk_bytes: Largest piece of a payload it takes.
+        max_object_bytes: Most payload bytes of an object; 0: no limit but the store's.
+        max_tensor_count: Most tensors of an object.
+        upload_retention_ns: How long it keeps an interrupted put.
+        methods: Names of the methods that it offers.
+    """
+
+    version: str
+    instance_id: str
+    inline_payload_bytes: int
+    max_chunk_bytes: int
+    max_object_bytes: int
+    max_tensor_count: int
+    upload_retention_ns: int
+    methods: tuple[str, ...]
+
+
+class ObjectInfo(NamedTuple):
+    """A stored object without its payloads.
+
+    Attributes:
+        name: Its name.
+        generation: Version of the name's value: grows with every put, never repeats.
+        tensor_count: Number of tensors.
+        payload_bytes: Sum of the sizes of all payloads.
+        created_time_ns: When it was put, nanoseconds since 1970-01-01 UTC by the server's clock.
+        metadata: Its user metadata.
+        headers: Headers of the tensors by every name they have; empty in a list.
+    """
+
+    name: str
+    generation: int
+    tensor_count: int
+    payload_bytes: int
+    created_time_ns: int
+    metadata: dict[str, Value]
+    headers: dict[str, Header]
+
+
+class Patience:
+    """How often an operation is tried again after a lost connection: a few times in a row without any progress."""
+
+    _DELAYS = (0.05, 0.2, 0.5, 1.0, 2.0)
+
+    def __init__(self) -> None:
+        self._tried = 0
+
+    def progress(self) -> None:
+        """Something went well again."""
+        self._tried = 0
+
+    def pause(self, error: RemoteError) -> Pause:
+        """How long to wait before the next try.
+
+        Raises:
+            RemoteError: There is none: enough were made, or the error is not one that passes.
+        """
+        passes = error.code == "UNAVAILABLE" or error.reason == "UPLOAD_IN_PROGRESS"
+        if not passes or self._tried == len(self._DELAYS):
+            raise error
+        self._tried += 1
+        return Pause(self._DELAYS[self._tried - 1])
+
+
+class Exchange:
+    """The operations on one server."""
+
+    def __init__(self) -> None:
+        self._info: ServerInfo | None = None
+
+    def server_info(self) -> Script[ServerInfo]:
+        """What the server says of itself. Not tried again: an address that nobody listens at is an error at once."""
+        response, _, _ = parse(pb.GetServerInfoResponse, (yield Unary("GetServerInfo", b"")))
+        self._info = ServerInfo(
+            response.server_version,
+            response.instance_id,
+            response.inline_payload_bytes,
+            min(response.max_chunk_bytes, MAX_CHUNK_BYTES),
+            response.max_object_bytes,
+            response.max_tensor_count,
+            response.upload_retention_ns,
+            tuple(response.methods),
+        )
+        return self._info
+
+    def awaited(self) -> Script[None]:
+        """Ask something, a few times if need be, until the server answers."""
+        patience = Patience()
+        while True:
+            try:
+                yield from self.server_info()
+                return
+            except RemoteError as error:
+                pause = patience.pause(error)
+            yield pause
+
+    def _known_info(self) -> Script[ServerInfo]:
+        return self._info if self._info is not None else (yield from self.server_info())
+
+    def _unary(self, method: str, request: bytes) -> Script[bytes]:
+        """A call that may be repeated."""
+        if self._info is None:
+            yield from self.server_info()
+        patience: Patience | None = None
+        while True:
+            try:
+                response: bytes = yield Unary(method, request)
+                return response
+            except RemoteError as error:
+                patience = patience or Patience()
+                pause = patience.pause(error)
+            yield pause
+
+    # --- put ----------------------------------------------------------------------------------------------------------
+
+    def put(
+        self, name: str, x: Any, metadata: Metadata | None, if_generation: int | None, progress: Progress | None
+    ) -> Script[int]:
+        """Put one tensor or a mapping of tensors, and return the generation that it got."""
+        encode_name(name)
+        with ExitStack() as held:
+            tensors = Outgoing(x, held)
+            info = yield from self._known_info()
+            serialized = encode_map(4, metadata, MAX_METADATA_BYTES)
+            if tensors.payload_bytes <= info.inline_payload_bytes:
+                store = pb.StoreRequest(name=name, upload_id=secrets.token_bytes(16), if_generation=if_generation)
+                request = b"".join([store.SerializeToString(), serialized, *tensors.inline_parts()])
+                if len(request) <= MAX_MESSAGE_BYTES:
+                    raw = yield from self._unary("Store", request)
+                    if progress is not None:
+                        progress(tensors.payload_bytes, tensors.payload_bytes)
+                    return parse(pb.StoreResponse, raw)[0].generation
+            start = pb.PutStart(
+                name=name,
+                upload_id=secrets.token_bytes(16),
+                if_generation=if_generation,
+                record_count=len(tensors),
+                payload_bytes=tensors.payload_bytes,
+            )
+            upload = Upload(start, serialized, tensors, min(info.max_chunk_bytes, CHUNK_BYTES), progress)
+            try:
+                return (yield from self._stream(upload))
+            except BaseException:
+                yield Farewell("Put", upload.discard_request())
+                raise
+
+    def _stream(self, upload: Upload) -> Script[int]:
+        patience = Patience()
+        requests = upload.requests()
+        while True:
+            try:
+                raw = yield SendAll("Put", requests)
+                return parse(pb.PutResponse, raw)[0].generation
+            except RemoteError as error:
+                if upload.failure is not None:
+                    raise upload.take_failure() from None
+                pause = patience.pause(error)
+            yield pause
+            raw = yield from self._unary("GetUploadStatus", upload.status_request())
+            status, _, _ = parse(pb.GetUploadStatusResponse, raw)
+            if status.state == pb.GetUploadStatusResponse.COMMITTED:
+                return status.generation
+            if status.state == pb.GetUploadStatusResponse.RECEIVING:
+                if upload.has_moved(status):
+                    patience.progress()
+                requests = upload.remaining(status)
+            else:
+                requests = upload.requests()
+
+    # --- get ----------------------------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        name: str,
+        tensors: Sequence[str],
+        generation: int | None,
+        index: Any,
+        out: Any,
+        progress: Progress | None,
+    ) -> Script[Any]:
+        """Get what was put, or parts of it."""
+        encode_name(name)
+        if isinstance(tensors, str):
+            raise TypeError(f"tensors= takes a list of names: [{tensors!r}]")
+        yield from self._known_info()
+        request = pb.GetRequest(name=name, tensors=dict.fromkeys(tensors), generation=generation)
+        axes = (yield from self._select(request, index)) if index is not None else None
+        with ExitStack() as held:
+            taken = held.enter_context(_memory_of(out)) if out is not None else None
+            fetch = generation is None and index is None
+            restarts = 0
+            while True:
+                download = Download(request, taken, progress)
+                try:
+                    yield from self._receive(download, fetch)
+                    break
+                except RemoteError as error:
+                    if index is not None and error.code == "OUT_OF_RANGE":
+                        raise IndexError(str(error)) from error
+                    # Replaced between two calls: one stream reads one object to its end.
+                    replaced = generation is None and error.reason == "GENERATION_MISMATCH" and restarts < 5
+                    if not replaced and not (error.reason == "HEADERS_TOO_LARGE" and fetch):
+                        raise
+                    restarts += replaced
+                    fetch = False
+            if taken is not None:
+                download.fill()
+                return out
+        found = download.tensors()
+        records = download.arrival.records
+        if len(found) == 1 and (index is not None or not records[0].names[0]):
+            return found[0] if axes is None else found[0][axes]
+        if request.tensors:
+            return dict(zip(request.tensors, found, strict=True))
+        return {name: tensor for record, tensor in zip(records, found, strict=True) for name in record.names}
+
+    def _receive(self, download: Download, fetch: bool) -> Script[None]:
+        if fetch:
+            # Of this request only the fields are set that a FetchRequest has too, with the same numbers.
+            download.take_fetched((yield from self._unary("Fetch", download.request.SerializeToString())))
+        patience = Patience()
+        while not download.complete:
+            try:
+                yield Open("Get", download.next_request())
+                while (raw := (yield Next())) is not None:
+                    download.take(raw)
+                    patience.progress()
+                download.arrival.end()
+                return
+            except RemoteError as error:
+                pause = patience.pause(error)
+            yield pause
+
+    def _select(self, request: pb.GetRequest, index: Any) -> Script[tuple[Any, ...] | None]:
+        """Add an index's selections to a request; what they cannot say is returned, to be applied to the result."""
+        keys = index if isinstance(index, tuple) else (index,)
+        if any(key is None or key is Ellipsis for key in keys):
+            info = yield from self.stat(request.name)
+            names = request.tensors or list(info.headers)
+            if len(names) != 1 or names[0] not in info.headers:
+                raise IndexError("an index is for one tensor: name it with tensors=[...]")
+            keys = _spelled_out(keys, len(info.headers[names[0]].shape))
+        for key in keys:
+            if key is not None:
+                request.selections.append(_selection(key))
+        if None not in keys:
+            return None
+        return tuple(None if key is None else slice(None) for key in keys if key is None or isinstance(key, slice))
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def stat(self, name: str) -> Script[ObjectInfo]:
+        """Describe an object."""
+        encode_name(name)
+        found: dict[str, Header] = {}
+        first, generation = 0, None
+        while True:
+            request = pb.StatRequest(name=name, first_record=first)
+            raw = yield from self._unary("Stat", request.SerializeToString())
+            response, records, _ = parse(pb.StatResponse, raw)
+            if generation not in (None, response.object.generation):
+                found, first, generation = {}, 0, None  # replaced between two pages
+                continue
+            generation = response.object.generation
+            for record in records:
+                found.update(dict.fromkeys(record.names, record.header))
+            first = response.next_record
+            if not first:
+                return _object_info(response.object, found)
+
+    def list_page(self, prefix: str, token: str) -> Script[tuple[list[ObjectInfo], str]]:
+        """A page of the list of objects, and the token of the next one."""
+        request = pb.ListRequest(prefix=prefix, page_token=token, page_size=1000)
+        response, _, _ = parse(pb.ListResponse, (yield from self._unary("List", request.SerializeToString())))
+        return [_object_info(message, {}) for message in response.objects], response.next_page_token
+
+    def delete(self, name: str, if_generation: int | None) -> Script[int]:
+        """Remove an object. Not tried again: a second try could not tell its own work from somebody else's."""
+        encode_name(name)
+        yield from self._known_info()
+        request = pb.DeleteRequest(name=name, if_generation=if_generation)
+        return parse(pb.DeleteResponse, (yield Unary("Delete", request.SerializeToString())))[0].generation
+
+
+def _object_info(message: pb.ObjectInfo, found: dict[str, Header]) -> ObjectInfo:
+    return ObjectInfo(
+        message.name,
+        message.generation,
+        message.tensor_count,
+        message.payload_bytes,
+        message.created_time_ns,
+        {key: decode_value(key, value) for key, value in message.metadata.items()},
+        found,
+    )
+
+
+def _memory_of(out: Any) -> Borrowed:
+    """The memory of a tensor that is to be received into."""
+    try:
+        return borrow_writable(out)
+    except UnsupportedTensorError as error:
+        raise ValueError(f"out= must be memory that may be written into: {error}") from error
+
+
+def _spelled_out(keys: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """Keys of an index with its Ellipsis, if there is one, replaced by whole axes."""
+    at = [i for i, key in enumerate(keys) if key is Ellipsis]
+    if len(at) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    whole = (slice(None),) * (ndim - sum(key is not None and key is not Ellipsis for key in keys))
+    return (*keys[: at[0]], *whole, *keys[at[0] + 1 :]) if at else keys
+
+
+def _selection(key: Any) -> pb.AxisSelection:
+    """One key of an index as the message has it."""
+    if isinstance(key, slice):
+        bounds = {n: getattr(key, n) for n in ("start", "stop", "step")}
+        return pb.AxisSelection(
+            range=pb.AxisSelection.Range(**{n: _int64(v) for n, v in bounds.items() if v is not None})
+        )
+    if isinstance(key, (bool, np.bool_, np.ndarray)) or not hasattr(type(key), "__index__"):
+        raise IndexError(f"only integers, slices, `...` and None select parts of a tensor, not {type(key).__name__}")
+    return pb.AxisSelection(index=_int64(key))
+
+
+def _int64(value: Any) -> int:
+    """A bound or index; what is beyond 64 bits is beyond every axis."""
+    return max(min(operator.index(value), (1 << 63) - 1), -(1 << 63))

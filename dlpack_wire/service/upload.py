@@ -1,0 +1,168 @@
+"""An object on its way to a server: its tensors, and the requests that carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from ..errors import EncodeError
+from ..file.record import names_block
+from ..message.aliases import is_tensor, tied
+from ..message.codec import source_of
+from ..message.wire import Buffer, length_delimited
+from ..tensor.checksum import Running, xxh3
+from ..tensor.source import Source
+from ..v1 import tensor_service_pb2 as pb
+from .messages import MAX_MESSAGE_BYTES, chunk_parts, pieces, record_parts, sum_until
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many payload bytes have been sent or received."""
+
+_FINISH = b"\x18\x01"
+
+
+class Outgoing:
+    """The tensors of an object to be put, held until it is done.
+
+    Attributes:
+        payload_bytes: Sum of the sizes of their payloads.
+    """
+
+    def __init__(self, x: Any, held: ExitStack) -> None:
+        self._items: list[tuple[bytes, Source]] = []
+        if isinstance(x, Mapping) and not is_tensor(x):
+            if not x:
+                raise EncodeError("an object has at least one tensor")
+            aliases = tied(x)
+            for name, tensor in x.items():
+                if aliases is None:
+                    self._add(tensor, names_block(name), name, held)
+                elif name in aliases:
+                    self._add(tensor, names_block(name, aliases[name]), name, held)
+        else:
+            self._add(x, b"", None, held)
+        self.payload_bytes = sum(source.header.payload_bytes for _, source in self._items)
+
+    def _add(self, x: Any, names: bytes, name: str | None, held: ExitStack) -> None:
+        try:
+            self._items.append((names, held.enter_context(source_of(x))))
+        except EncodeError as error:
+            raise error.at(tensor=name) from error.__cause__
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> Source:
+        return self._items[index][1]
+
+    def records(self) -> Iterator[bytes]:
+        """The headers as fields of `PutRequest`."""
+        for block, source in self._items:
+            yield b"".join(record_parts(2, block, source.header))
+
+    def inline_parts(self) -> Iterator[Buffer]:
+        """Headers and payloads as fields of `StoreRequest`, in parts to be joined."""
+        for block, source in self._items:
+            payload = source.buffer()
+            if payload is None:
+                payload = memoryview(b"".join(map(bytes, source.pieces(1 << 20))))
+            header = source.header.with_checksum(xxh3(payload))
+            yield from record_parts(15, block, header, payload)
+
+
+class Upload:
+    """An object being streamed to a server.
+
+    Attributes:
+        failure: What the tensors or the progress callback raised while it was being sent, or None.
+    """
+
+    def __init__(self, start: pb.PutStart, metadata: bytes, tensors: Outgoing, size: int, progress: Progress | None):
+        self._start = start
+        self._metadata = metadata
+        self._tensors = tensors
+        self._size = size
+        self._progress = progress
+        self._held = (0, 0)
+        self.failure: BaseException | None = None
+
+    def requests(self) -> Iterator[bytes]:
+        """All messages."""
+        return self._guarded(self._all())
+
+    def remaining(self, status: pb.GetUploadStatusResponse) -> Iterator[bytes]:
+        """The messages that are left to be sent; all, if what the server holds is not what was sent."""
+        index, begin = status.tensor_index, status.offset
+        running = Running()
+        if index < len(self._tensors):
+            running = sum_until(self._tensors[index], begin)
+            if running.intdigest() != status.running_xxh3_64:
+                return self.requests()
+        return self._guarded(self._rest(index, begin, running))
+
+    def has_moved(self, status: pb.GetUploadStatusResponse) -> bool:
+        """Whether the server holds more than when this was asked last."""
+        before, self._held = self._held, (status.tensor_index, status.offset)
+        return self._held > before
+
+    def status_request(self) -> bytes:
+        """The question how far it has come."""
+        return pb.GetUploadStatusRequest(upload_id=self._start.upload_id).SerializeToString()
+
+    def take_failure(self) -> BaseException:
+        """The failure, which is not kept: through its traceback it would keep this upload."""
+        assert self.failure is not None
+        failure, self.failure = self.failure, None
+        return failure
+
+    def discard_request(self) -> bytes:
+        """The message that makes the server forget it."""
+        return _start_field(pb.PutStart(upload_id=self._start.upload_id, discard=True))
+
+    def _guarded(self, messages: Iterator[bytes]) -> Iterator[bytes]:
+        # gRPC would only log what its iterator raises, and end the call with a status of its own.
+        try:
+            yield from messages
+        except Exception as error:
+            self.failure = error
+
+    def _all(self) -> Iterator[bytes]:
+        parts = [_start_field(self._start, self._metadata)]
+        used = len(parts[0])
+        for record in self._tensors.records():
+            if used + len(record) > MAX_MESSAGE_BYTES:
+                yield b"".join(parts)
+                parts, used = [], 0
+            parts.append(record)
+            used += len(record)
+        yield from self._chunks(parts, 0, 0, Running())
+
+    def _rest(self, index: int, begin: int, running: Running) -> Iterator[bytes]:
+        start = pb.PutStart(upload_id=self._start.upload_id, resume=True)
+        yield from self._chunks([_start_field(start)], index, begin, running)
+
+    def _chunks(self, parts: list[bytes], index: int, begin: int, running: Running) -> Iterator[bytes]:
+        """Chunks from a position on and the end; `parts` go first, together with the first of them if there is room."""
+        total = self._tensors.payload_bytes
+        done = begin + sum(self._tensors[at].header.payload_bytes for at in range(index))
+        used = sum(map(len, parts))
+        for at in range(index, len(self._tensors)):
+            for piece in pieces(self._tensors[at], at, self._size, running, begin):
+                if parts and used + len(piece.data) + 64 > MAX_MESSAGE_BYTES:
+                    yield b"".join(parts)
+                    parts = []
+                done += len(piece.data)
+                if done == total:
+                    parts.append(_FINISH)
+                yield b"".join([*parts, *chunk_parts(piece)])
+                parts = []
+                if self._progress is not None:
+                    self._progress(done, total)
+            begin, running = 0, Running()
+        if parts:
+            yield b"".join([*parts, _FINISH])
+
+
+def _start_field(start: pb.PutStart, metadata: bytes = b"") -> bytes:
+    return length_delimited(1, start.SerializeToString() + metadata)

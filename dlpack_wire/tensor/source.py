@@ -1,0 +1,196 @@
+"""A tensor about to be written: its header, and its payload in contiguous pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import EncodeError
+from . import layout
+from .capsule import Borrowed, borrow, carrier
+from .checksum import Running, spare_bits
+from .device import CPU, Device
+from .dtype import BOOL, ByteOrder, DType, byte_order_of, from_numpy
+from .header import Header
+from .subbyte import mask, pack
+from .tensor import Tensor
+
+Layout = Literal["keep", "compact"]
+
+
+class Source:
+    """What a tensor will be on the wire. Holds the producer's memory until `close`.
+
+    Attributes:
+        header: Its header, without a checksum.
+    """
+
+    __slots__ = ("_borrowed", "_flat", "_gather", "header")
+
+    def __init__(self, x: Any, layout: Layout = "keep", provenance: bool = False) -> None:
+        """Borrow `x` and decide how it is written.
+
+        Args:
+            x: Any producer that `capsule.borrow` knows, or a `Tensor`.
+            layout: "keep" memory that is dense under some order of the axes, or write "compact" row-major always.
+            provenance: Record the producer's DLPack version.
+
+        Raises:
+            UnsupportedTensorError: `x` has no place in a message.
+        """
+        if layout not in ("keep", "compact"):
+            raise EncodeError(f"must be 'keep' or 'compact', not {layout!r}", field="layout")
+        self._borrowed = _borrow_tensor(x) if isinstance(x, Tensor) else borrow(x)
+        # Exactly one of the two is set: payload bytes that lie contiguous in memory, or elements to gather.
+        self._flat: np.ndarray[Any, Any] | None = None
+        self._gather: np.ndarray[Any, Any] | None = None
+        try:
+            self._settle(layout == "keep", provenance)
+        except BaseException:
+            self.close()
+            raise
+
+    def _settle(self, keep: bool, provenance: bool) -> None:
+        b = self._borrowed
+        array, dtype, shape, padded = b.array, b.dtype, b.shape, b.padded
+        strides: tuple[int, ...] | None = None
+        size = layout.payload_bytes(dtype, padded, shape, None, 0, EncodeError)
+        version = b.version if provenance else None
+        if dtype.element_bits % 8 and not padded and array.dtype == dtype._numpy:
+            array = pack(array, dtype.bits)  # ml_dtypes keeps one element per byte
+        elif size and not layout.is_packed(dtype, padded) and not array.flags.c_contiguous:
+            order = _dense_order(array, shape) if keep else None
+            if order is not None:
+                itemsize = array.itemsize
+                strides = layout.canonical_strides(shape, tuple(s // itemsize for s in array.strides))
+                array = array.transpose(order)
+        self.header = Header(dtype, shape, strides, 0, b.byte_order, b.device, padded, version, None, size)
+        if dtype.code == BOOL or dtype.bits < 8:
+            array = self._canonical_bits(array)
+        if array.flags.c_contiguous:
+            self._flat = array.reshape(-1).view(np.uint8) if size else np.empty(0, np.uint8)
+        else:
+            self._gather = array.getfield(carrier(array.itemsize))
+
+    def _canonical_bits(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The same elements with no other bits set than their values have; copied only if some were."""
+        header = self.header
+        if header.payload_bytes == 0:
+            return array
+        if header.is_packed:
+            spare = spare_bits(header)
+            if spare and array[-1] >> (8 - spare):
+                array = array.copy()
+                array[-1] &= 0xFF >> spare
+        elif header.dtype.code == BOOL:
+            values = array.getfield(np.uint8) if array.itemsize == 1 else np.ascontiguousarray(array).view(np.uint8)
+            if values.max() > 1:
+                array = (values != 0).view(np.uint8)
+        elif header.padded:
+            values = array.getfield(np.uint8)
+            if values.max() > mask(header.dtype.bits):
+                array = values & np.uint8(mask(header.dtype.bits))
+        return array
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a piece stays what it is for as long as somebody holds it, also after `close`."""
+        return self._flat is not None and self._borrowed.lasting
+
+    def buffer(self) -> memoryview | None:
+        """The whole payload where it lies, or None if it has to be gathered."""
+        return self._flat.data if self._flat is not None else None
+
+    def pieces(self, size: int) -> Iterator[memoryview]:
+        """The payload in order, in contiguous pieces of at most `size` bytes (at least one element).
+
+        A piece is valid until the next one is asked for.
+        """
+        if self._flat is not None:
+            flat = self._flat.data
+            for begin in range(0, len(flat), size):
+                yield flat[begin : begin + size]
+            return
+        array = self._gather
+        assert array is not None
+        elements = max(size // array.itemsize, 1)
+        flags: Any = ["external_loop", "buffered", "zerosize_ok"]
+        for piece in np.nditer(array, flags, order="C", buffersize=elements):
+            block: Any = piece
+            for begin in range(0, block.size, elements):
+                part = np.ascontiguousarray(block[begin : begin + elements])
+                yield part.view(np.uint8).data
+
+    def checksum(self) -> int:
+        """XXH3-64 of the payload."""
+        running = Running()
+        for piece in self.pieces(1 << 20):
+            running.update(piece)
+        return running.intdigest()
+
+    def close(self) -> None:
+        """Let go of the producer's memory."""
+        self._flat = self._gather = None
+        self._borrowed.release()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+_PLAIN: dict[tuple[Any, ...], tuple[Header, np.dtype[Any] | None]] = {}
+_PLAIN_COUNT = 4096
+
+
+def plain_array(x: np.ndarray[Any, Any]) -> tuple[Header, Any] | None:
+    """The header and payload of what most arrays are: C-contiguous, not empty, of a type whose bytes need no look.
+
+    It is what a `Source` would say of the array, found at once if another one was like it.
+
+    Args:
+        x: An array, of no subclass.
+
+    Returns:
+        (header without checksum, object with the payload as its buffer), or None if it takes a `Source`.
+    """
+    key = (x.dtype, x.shape, x.strides)
+    found = _PLAIN.get(key)
+    if found is None:
+        dtype = from_numpy(x.dtype)
+        if not dtype.any_bytes or not x.flags.c_contiguous or not x.size:
+            return None
+        header = plain_header(dtype, x.shape, byte_order_of(x.dtype), CPU)
+        # numpy exports no buffer of ml_dtypes' types.
+        found = header, carrier(x.itemsize) if x.dtype.kind in "VW" else None
+        if len(_PLAIN) >= _PLAIN_COUNT:
+            _PLAIN.clear()
+        _PLAIN[key] = found
+    header, element = found
+    return header, x if element is None else x.view(element)
+
+
+def plain_header(dtype: DType, shape: tuple[int, ...], byte_order: ByteOrder, device: Device) -> Header:
+    """The header of a compact row-major tensor in which elements fill whole bytes."""
+    size = layout.payload_bytes(dtype, False, shape, None, 0, EncodeError)
+    return Header(dtype, shape, None, 0, byte_order, device, False, None, None, size)
+
+
+def _borrow_tensor(t: Tensor) -> Borrowed:
+    """Our own tensor; of foreign order only if its code is unknown."""
+    return Borrowed(t._array, t.dtype, t.shape, t.byte_order, CPU, t.header.padded)
+
+
+def _dense_order(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> list[int] | None:
+    """The order of axes in which the elements lie one behind the other, or None if there is none."""
+    itemsize = array.itemsize
+    strides = array.strides
+    if any(s % itemsize for s in strides):
+        return None
+    if not layout.is_dense(shape, tuple(s // itemsize for s in strides)):
+        return None
+    return sorted(range(len(shape)), key=lambda axis: -strides[axis] if shape[axis] > 1 else 0)

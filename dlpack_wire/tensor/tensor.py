@@ -1,0 +1,336 @@
+"""A tensor over memory that has arrived: what `decode`, `open` and `get` return."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..errors import UnsupportedTensorError
+from . import layout
+from .capsule import carrier, lend
+from .device import CPU, Device
+from .dtype import NATIVE, ByteOrder, DType
+from .header import Header
+from .subbyte import mask, pack, unpack
+
+ALIGNMENT = 64
+"""Alignment in bytes of memory that this package allocates: a cache line, and every vector register."""
+
+
+class Tensor:
+    """A tensor in host memory, for any DLPack consumer: `np.from_dlpack(t)`, `torch.from_dlpack(t)`, ...
+
+    Memory:
+        Borrows the payload it was made from and keeps it alive; so does everything made from the tensor.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_checksum", "_header")
+
+    def __init__(self, header: Header, array: np.ndarray[Any, Any], checksum: int | None = None) -> None:
+        """Wrap memory that lies as `header` says.
+
+        Args:
+            header: What the elements are. Its byte order is that of the payload as recorded; the memory of a known
+                type is always in this machine's.
+            array: The elements, of the numpy dtype if there is one, else of a carrier; for packed elements the
+                bytes, one-dimensional.
+            checksum: The recorded checksum, if it is not in the header: most readers never ask for it.
+        """
+        self._header = header
+        self._array = array
+        self._checksum = checksum
+
+    # --- facts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def header(self) -> Header:
+        """The header as recorded: `header.device` is where the tensor lived when it was encoded."""
+        if self._checksum is not None:
+            self._header = self._header.with_checksum(self._checksum)
+            self._checksum = None
+        return self._header
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self._header.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents in elements, outermost first."""
+        return self._header.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._header.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self._header.shape)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Distance between neighbours along each dimension, in elements."""
+        if self._header.is_packed:
+            return layout.row_major(self._header.shape)
+        itemsize = self._array.dtype.itemsize
+        return tuple(s // itemsize for s in self._array.strides)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements without gaps."""
+        return layout.compact_bytes(self._header.dtype, self._header.padded, self.size)
+
+    @property
+    def device(self) -> Device:
+        """Where this memory is: always the CPU. Where the tensor lived before is in `header.device`."""
+        return CPU
+
+    @property
+    def flags(self) -> int:
+        """DLPack's flags of this memory: 1 read-only, 4 sub-byte padded."""
+        read_only = 0 if self._array.flags.writeable else layout.FLAG_READ_ONLY
+        return read_only | (layout.FLAG_SUBBYTE_PADDED if self._header.padded else 0)
+
+    @property
+    def payload(self) -> memoryview:
+        """The elements as row-major bytes in this machine's order; a view if they lie so, else a copy."""
+        flat = np.ascontiguousarray(self._array).reshape(-1)
+        return flat.view(np.uint8).data
+
+    @property
+    def byte_order(self) -> ByteOrder:
+        """Order of the bytes in memory: this machine's, unless the type is unknown and cannot be swapped."""
+        recorded = self._header.byte_order
+        return NATIVE if recorded and self._header.dtype.known else recorded
+
+    def __repr__(self) -> str:
+        extents = ", ".join(map(str, self._header.shape))
+        lived = self.header.device
+        origin = f", from {lived}" if lived is not None and lived != CPU else ""
+        return f"<Tensor {self._header.dtype.name}[{extents}] {self.nbytes} bytes{origin}>"
+
+    def __len__(self) -> int:
+        if not self._header.shape:
+            raise TypeError("a 0-d tensor has no length")
+        return self._header.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(self.__getitem__, range(len(self)))
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The tensor as a numpy array, of an ml_dtypes type where numpy has none.
+
+        Raises:
+            UnsupportedTensorError: numpy has no type for the elements.
+
+        Memory:
+            A view, read-only if the payload is. Packed elements are unpacked into a new array.
+        """
+        dtype = self._header.dtype.numpy
+        if self._header.is_packed:
+            unpacked: np.ndarray[Any, Any] = self._unpacked().view(dtype)
+            return unpacked
+        view: np.ndarray[Any, Any] = self._array.view()
+        if self._header.padded and view.size:
+            # Not all of ml_dtypes' types ignore the upper bits.
+            values = view.view(np.uint8)
+            bits = np.uint8(mask(self._header.dtype.bits))
+            if values.max() > bits:
+                view = (values & bits).view(dtype)
+        return view
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"{self._header.dtype.name} to {np.dtype(dtype)} needs a copy")
+            return array.astype(dtype)
+        if copy is False and self._header.is_packed:
+            raise ValueError(f"packed {self._header.dtype.name} cannot be unpacked without a copy")
+        return array.copy() if copy else array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU.device_type, CPU.device_id
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Lend the memory as a DLPack capsule, versioned if the consumer speaks version 1 or later.
+
+        A copy is made, unless `copy` is False, where the consumer could not take the memory as it is: read-only
+        or sub-byte padded memory for a legacy consumer, which cannot be told; negative strides.
+
+        Raises:
+            BufferError: The consumer wants another device, no copy where one is needed, or the element type has no
+                place in a capsule.
+        """
+        if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != tuple(CPU):
+            raise BufferError(f"this tensor is in host memory {tuple(CPU)}, not on {tuple(dl_device)}")
+        if stream is not None and stream != -1:
+            raise BufferError(f"host memory has no streams: stream must be None, not {stream!r}")
+        dtype = self._header.dtype
+        if dtype.code > 255 or dtype.bits > 255 or dtype.lanes > 65535:
+            raise UnsupportedTensorError(
+                f"(code {dtype.code}, bits {dtype.bits}, lanes {dtype.lanes}) does not fit a DLPack dtype",
+                field="dtype",
+            )
+        if self.byte_order not in (ByteOrder.UNSPECIFIED, NATIVE):
+            raise UnsupportedTensorError(
+                f"{dtype.name} in {self.byte_order.name.lower()} endian order: a code that this version does not know "
+                "cannot be swapped",
+                field="byte_order",
+            )
+        array, padded = self._array, self._header.padded
+        legacy = max_version is None or max_version[0] < 1
+        why = None
+        if any(s < 0 for s in array.strides):
+            why = "memory with negative strides"
+        elif legacy and padded:
+            why = "sub-byte padded memory"
+        elif not array.flags.writeable and (legacy or _is_mapped(array)):
+            # Not every consumer heeds the read-only flag, and a write into a read-only mapping ends the process.
+            why = "read-only memory"
+        if why is not None and copy is False:
+            raise BufferError(f"{why} cannot be lent to this consumer without a copy")
+        if legacy and padded:
+            array = pack(array, dtype.bits)
+            padded = False
+        elif why is not None or copy:
+            array = np.array(array, order="C" if why == "memory with negative strides" else "K")
+        copied = array is not self._array
+        return lend(array, dtype, self._header.shape, padded, copied, None if legacy else max_version)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """A part of the tensor by basic indexing, as numpy does it: a view wherever elements fill whole bytes."""
+        if self._header.is_packed:
+            part = _basic(self._unpacked(), key)
+            return self._with(pack(part, self._header.dtype.bits), part.shape)
+        part = _basic(self._array, key)
+        return self._with(part, part.shape)
+
+    def _unpacked(self) -> np.ndarray[Any, Any]:
+        """Packed elements with each lane in a byte of its own."""
+        lanes = self._header.dtype.lanes
+        return (
+            unpack(self._array, self._header.dtype.bits, self.size * lanes)
+            .view(carrier(lanes))
+            .reshape(self._header.shape)
+        )
+
+    def _with(self, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Tensor:
+        size = layout.compact_bytes(self._header.dtype, self._header.padded, prod(shape))
+        header = self._header._replace(shape=shape, strides=None, byte_offset=0, checksum=None, payload_bytes=size)
+        return Tensor(header, array)
+
+
+def _basic(array: np.ndarray[Any, Any], key: Any) -> np.ndarray[Any, Any]:
+    """`array[key]` for integers, slices, Ellipsis and None; always a view, also of a single element."""
+    keys = key if isinstance(key, tuple) else (key,)
+    for k in keys:
+        if not (k is None or k is Ellipsis or isinstance(k, slice) or _is_index(k)):
+            raise IndexError(f"only integers, slices, `...` and None select parts of a tensor, not {type(k).__name__}")
+    if Ellipsis not in keys:
+        keys = (*keys, Ellipsis)
+    part: np.ndarray[Any, Any] = array[keys]
+    return part
+
+
+def _is_mapped(array: np.ndarray[Any, Any]) -> bool:
+    """Whether the memory is a file mapping."""
+    base: object = array
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return isinstance(base, mmap.mmap)
+
+
+def _is_index(k: object) -> bool:
+    return hasattr(type(k), "__index__") and not isinstance(k, (bool, np.bool_, np.ndarray))
+
+
+def empty_aligned(size: int) -> np.ndarray[Any, Any]:
+    """Fresh memory of `size` bytes, aligned to 64."""
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    return room[begin : begin + size]
+
+
+def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, copy: bool | None = None) -> Tensor:
+    """A tensor over the payload that starts at `begin` of `buffer`, whose size and contents have been checked.
+
+    Args:
+        header: What the bytes are.
+        checksum: The recorded checksum, if the header does not have it.
+        buffer: Bytes, or anything that exports them. Not modified.
+        begin: Where the payload starts.
+        copy: True: into new memory always; None: where byte order or alignment demand it; False: never.
+
+    Raises:
+        BufferError: A copy is needed and `copy` is False.
+    """
+    size = header.payload_bytes
+    if size == 0:
+        return Tensor(header, _view(header, empty_aligned(0), 0), checksum)
+    if type(buffer) is memoryview:
+        # np.ndarray would look through it and drop the export: the memory could be resized away under the tensor.
+        buffer = np.frombuffer(buffer, np.uint8)
+    dtype = header.dtype
+    swap = is_foreign(header)
+    if not swap and not copy:
+        array = _view(header, buffer, begin)
+        if _is_aligned(array, dtype.alignment):
+            return Tensor(header, array, checksum)
+    if copy is False:
+        why = f"{header.byte_order.name.lower()} endian order" if swap else f"memory not aligned to {dtype.alignment}"
+        raise BufferError(f"a payload in {why} needs a copy, and copy=False forbids it")
+    source = np.frombuffer(buffer, np.uint8, size, begin)
+    fresh = empty_aligned(size)
+    if swap:
+        # The bytes, not the elements, are reversed part by part: gaps of a strided payload come along.
+        part = carrier(dtype.part_bytes)
+        np.copyto(fresh.view(part), source.view(part).byteswap())
+    else:
+        fresh[:] = source
+    return Tensor(header, _view(header, fresh, 0), checksum)
+
+
+def is_foreign(header: Header) -> bool:
+    """Whether the payload has to be swapped for this machine."""
+    order = header.byte_order
+    return order != NATIVE and order != ByteOrder.UNSPECIFIED and header.dtype.known
+
+
+def _view(header: Header, buffer: Any, begin: int) -> np.ndarray[Any, Any]:
+    dtype = header.dtype
+    if header.is_packed:
+        packed: np.ndarray[Any, Any] = np.ndarray((header.payload_bytes,), np.uint8, buffer, begin)
+        return packed
+    own = dtype._numpy
+    element = own if own is not None else carrier(dtype.itemsize)
+    strides = None
+    if header.strides is not None:
+        strides = tuple(s * element.itemsize for s in header.strides)
+    array: np.ndarray[Any, Any] = np.ndarray(header.shape, element, buffer, begin + header.byte_offset, strides)
+    return array
+
+
+def _is_aligned(array: np.ndarray[Any, Any], alignment: int) -> bool:
+    """Whether every element lies at a multiple of `alignment`; strides are whole elements."""
+    if array.dtype.alignment >= alignment:
+        return array.flags.aligned
+    return array.ctypes.data % alignment == 0

@@ -1,0 +1,143 @@
+"""Names and user metadata: what is accepted, how it lies, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from crafted import field, text
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlpack_wire import DecodeError, EncodeError, LimitError
+from dlpack_wire.message.names import (
+    MAX_NAME_BYTES,
+    check_names,
+    decode_map,
+    decode_name,
+    encode_map,
+    encode_name,
+)
+from dlpack_wire.v1 import tensor_file_pb2
+
+LIMIT = 1 << 16
+
+values = (
+    st.text() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.booleans() | st.binary(max_size=64)
+)
+
+
+@given(st.dictionaries(st.text(max_size=20), values, max_size=8))
+def test_metadata_comes_back_with_its_types(metadata: dict[str, Any]) -> None:
+    found = decode_map(encode_map(3, metadata, LIMIT), LIMIT)
+    assert found == metadata
+    assert {k: type(v) for k, v in found.items()} == {k: type(v) for k, v in metadata.items()}
+
+
+@given(st.dictionaries(st.text(max_size=20), values, max_size=8))
+def test_a_standard_parser_reads_the_same_metadata(metadata: dict[str, Any]) -> None:
+    record = tensor_file_pb2.TensorRecord.FromString(encode_map(3, metadata, LIMIT))
+    assert {k: getattr(v, v.WhichOneof("value")) for k, v in record.metadata.items()} == metadata
+
+
+def test_keys_are_sorted_by_their_bytes_whatever_the_order_given() -> None:
+    keys = ["b", "a", "ä", "\U0001f600", "￿", ""]
+    serialized = encode_map(3, dict.fromkeys(keys, 1), LIMIT)
+    assert serialized == encode_map(3, dict.fromkeys(reversed(keys), 1), LIMIT)
+    assert list(decode_map(serialized, LIMIT)) == sorted(keys, key=str.encode)
+
+
+def test_numpy_scalars_and_nan_are_values() -> None:
+    found = decode_map(
+        encode_map(3, {"i": np.int16(-3), "f": np.float32(0.5), "b": np.bool_(True), "nan": math.nan}, LIMIT), LIMIT
+    )
+    assert math.isnan(found.pop("nan"))  # type: ignore[arg-type]
+    assert found == {"i": -3, "f": 0.5, "b": True}
+    assert type(found["b"]) is bool
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"k": None}, {"k": [1]}, {"k": 2**63}, {"k": -(2**63) - 1}, {"k": 1j}, {1: "v"}, {"\ud800": 1}]
+)
+def test_other_values_are_refused(metadata: dict[Any, Any]) -> None:
+    with pytest.raises(EncodeError):
+        encode_map(3, metadata, LIMIT)
+
+
+def test_text_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(EncodeError):
+        encode_map(3, {"k": "\ud800"}, LIMIT)
+
+
+def test_the_cap_is_the_same_for_writer_and_reader() -> None:
+    def sized(total: int) -> dict[str, Any]:
+        overhead = len(encode_map(3, {"k": bytes(LIMIT - 100)}, LIMIT)) - (LIMIT - 100)
+        return {"k": bytes(total - overhead)}
+
+    fitting = encode_map(3, sized(LIMIT), LIMIT)
+    assert len(fitting) == LIMIT
+    assert decode_map(fitting, LIMIT).keys() == {"k"}
+    with pytest.raises(EncodeError):
+        encode_map(3, sized(LIMIT + 1), LIMIT)
+    with pytest.raises(LimitError) as caught:
+        decode_map(encode_map(3, sized(LIMIT + 1), LIMIT + 1), LIMIT)
+    assert (caught.value.declared, caught.value.limit) == (LIMIT + 1, LIMIT)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    {
+        "doubled key": [text("a", "1"), text("a", "2")],
+        "descending keys": [text("b", "1"), text("a", "2")],
+        "no value": [field(1, b"a")],
+        "no key": [field(2, field(1, b"v"))],
+        "value before key": [field(2, field(1, b"v")) + field(1, b"a")],
+        "something behind the value": [text("a", "1") + field(3, b"")],
+        "value of no kind": [field(1, b"a") + field(2, b"")],
+        "value of an unknown kind": [field(1, b"a") + field(2, field(99, b"x"))],
+        "key is no UTF-8": [text(b"\xff", "1")],
+        "text is no UTF-8": [field(1, b"a") + field(2, field(1, b"\xff"))],
+        "empty entry": [b""],
+    }.values(),
+    ids=str,
+)
+def test_maps_that_no_writer_makes_are_refused(fields: list[bytes]) -> None:
+    with pytest.raises(DecodeError):
+        decode_map(b"".join(field(3, f) for f in fields), LIMIT)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_give_metadata_or_an_error(serialized: bytes) -> None:
+    with contextlib.suppress(DecodeError):
+        decode_map(serialized, LIMIT)
+
+
+@pytest.mark.parametrize("name", ["a", "ä" * (MAX_NAME_BYTES // 2), "../../etc/passwd", "\u202e", "\n", "é", "e\u0301"])
+def test_names_come_back(name: str) -> None:
+    assert decode_name(encode_name(name)) == name
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "ä" * (MAX_NAME_BYTES // 2) + "a", "\ud800", 7, b"a", None])
+def test_names_that_break_a_rule_are_refused(name: Any) -> None:
+    with pytest.raises(EncodeError) as caught:
+        encode_name(name)
+    assert caught.value.field == "name"
+
+
+def test_the_empty_name_has_to_be_allowed() -> None:
+    assert encode_name("", allow_empty=True) == b""
+
+
+@pytest.mark.parametrize("encoded", [b"a\0b", b"\xff", b"\xed\xa0\x80", b"a" * (MAX_NAME_BYTES + 1)])
+def test_names_that_arrive_and_break_a_rule_are_refused_alone_and_among_many(encoded: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_name(encoded)
+    with pytest.raises(DecodeError):
+        check_names([b"fine", encoded, b"also fine"])
+
+
+def test_many_good_names_pass() -> None:
+    check_names([b"a", "ä".encode(), b"a" * MAX_NAME_BYTES])
