@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import EncodeError
-from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map, encode_value
+from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map, encode_value, names_block, split_names
 from .chain import MAX_CHAIN, folded
 from .index import MAGIC, Index, Trailer, index_bytes, read_trailer, split_line, whole_line
 from .reader import FileReader
-from .record import RECORD_ALIGNMENT, names_block, split_names
+from .record import RECORD_ALIGNMENT
 from .replacement import Replacement
 from .sink import FileSink
 from .storage import PositionedBytes

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import DecodeError
-from ..message.names import decode_map
+from ..message.names import MAX_NAMES_BYTES, decode_map, split_names
 from ..tensor.checksum import check_contents
 from .chain import MAX_CHAIN, trailer_at
 from .entry import check_entry_names, payload_of, read_entry, read_record
 from .index import Entry, Index, Trailer, check_index
 from .reader import FileReader
-from .record import MAX_NAMES_BYTES, split_names
 from .storage import Bytes
 from .walk import walk
 

@@ -6,13 +6,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..errors import DecodeError
-from ..message import reading as messages
-from ..message.names import decode_map
-from ..message.wire import Buffer
+from ..message import reading, writing
+from ..message.names import MAX_NAMES_BYTES, decode_map, split_names
 from ..tensor import header as headers
 from ..tensor.header import Header
+from ..tensor.memory import Buffer
 from .index import Entry
-from .record import MAX_HEAD_BYTES, MAX_NAMES_BYTES, RECORD_ALIGNMENT, RecordHead, plan, prefix, read_head, split_names
+from .record import MAX_HEAD_BYTES, RECORD_ALIGNMENT, RecordHead, plan, prefix, read_head
 from .storage import Bytes
 
 _REMEMBERED_BYTES = 128
@@ -40,13 +40,13 @@ def read_entry(entry: Entry) -> Located:
         DecodeError: They break a rule.
     """
     fields = entry.header[:-9]
-    if len(fields) <= _REMEMBERED_BYTES and entry.header[-9:-8] == headers.SUM_TAG:
+    if len(fields) <= _REMEMBERED_BYTES and entry.header[-9:-8] == writing.SUM_TAG:
         header = _header_of(fields)
         if header is not None:
             headers.check_payload_size(header, entry.data_bytes)
             checksum = int.from_bytes(entry.header[-8:], "little")
             return Located(header.with_checksum(checksum), checksum, entry)
-    located = messages.read(entry.header, 0, len(entry.header))
+    located = reading.read(entry.header, 0, len(entry.header))
     if located.data_begin != located.data_end:
         raise DecodeError("an index entry's header has a payload", field="data")
     if located.checksum is None:
@@ -59,7 +59,7 @@ def read_entry(entry: Entry) -> Located:
 def _header_of(fields: bytes) -> Header | None:
     """The header in fields that end where a checksum begins: the same for many tensors of a file. None if it is odd."""
     try:
-        located = messages.read(fields, 0, len(fields))
+        located = reading.read(fields, 0, len(fields))
     except DecodeError:
         return None
     return located.header if located.data_begin == located.data_end else None

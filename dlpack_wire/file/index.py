@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DecodeError, EncodeError, LimitError, TruncatedError
-from ..message.names import MAX_ALIASES, MAX_FILE_METADATA_BYTES, Value, check_names, decode_map
-from ..message.wire import (
-    FIXED64,
-    LEN,
-    MAX_MESSAGE_BYTES,
-    Buffer,
-    length_delimited,
-    read_field,
-    read_minimal_varint,
-    varint,
+from ..message import writing
+from ..message.names import (
+    MAX_ALIASES,
+    MAX_FILE_METADATA_BYTES,
+    MAX_NAMES_BYTES,
+    Value,
+    check_names,
+    decode_map,
+    names_too_large,
 )
-from ..tensor import header as headers
+from ..message.wire import FIXED64, LEN, MAX_MESSAGE_BYTES, length_delimited, read_field, read_minimal_varint, varint
 from ..tensor.checksum import check_sum, xxh3
 from ..tensor.header import Header
-from .record import MAX_HEAD_BYTES, MAX_NAMES_BYTES, RECORD_ALIGNMENT, names_too_large
+from ..tensor.memory import Buffer
+from .record import MAX_HEAD_BYTES, RECORD_ALIGNMENT
 
 MAGIC = b"\x09DLPWIRE1"
 TRAILER_BYTES = 27
@@ -82,7 +82,7 @@ def entry_bytes(names: bytes, header: Header, payload_sum: int, record_offset: i
 @lru_cache(maxsize=4096)
 def _header_field(header: Header) -> tuple[bytes, bytes]:
     """Tag and length of an entry's header, and its bytes without the sum's value."""
-    fields = headers.fields(header) + headers.SUM_TAG
+    fields = writing.header_fields(header) + writing.SUM_TAG
     return b"\x22" + varint(len(fields) + 8), fields
 
 

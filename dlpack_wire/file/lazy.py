@@ -10,8 +10,9 @@ from numpy.lib.stride_tricks import as_strided
 from ..tensor import layout
 from ..tensor.checksum import check_contents
 from ..tensor.header import Header
+from ..tensor.memory import unreserved
 from ..tensor.tensor import Tensor, _basic, from_payload, is_foreign
-from .storage import FetchedBytes, unreserved
+from .storage import FetchedBytes
 
 _GAP_BYTES = 64 * 1024
 """Two pieces closer than this are fetched as one."""

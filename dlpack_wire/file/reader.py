@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..errors import DecodeError
-from ..message.names import Value, decode_map
+from ..message.names import MAX_NAMES_BYTES, Value, decode_map, split_names
 from ..tensor.checksum import check_contents
 from ..tensor.header import Header
 from ..tensor.tensor import Tensor, from_payload, is_foreign
@@ -18,7 +18,6 @@ from .chain import Link, read_chain, trailer_at
 from .entry import Located, check_record, read_entry, read_record
 from .index import MAGIC, TRAILER_BYTES, Entry, Index, Trailer
 from .lazy import StoredTensor
-from .record import MAX_NAMES_BYTES, split_names
 from .storage import Bytes, FetchedBytes
 from .walk import Walk, check_magic, walk
 

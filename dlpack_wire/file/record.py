@@ -6,88 +6,28 @@ tensor = header fields · 0x49 payload sum · padding · 0x7a length payload
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..errors import DecodeError, EncodeError, LimitError, TruncatedError
-from ..message.names import MAX_ALIASES, MAX_RECORD_BYTES, Metadata, decode_name, encode_map, encode_name
-from ..message.wire import FIXED64, LEN, Buffer, length_delimited, read_field, read_minimal_varint, varint, varint_size
-from ..tensor import header as headers
+from ..errors import DecodeError, LimitError, TruncatedError
+from ..message import reading, writing
+from ..message.names import MAX_RECORD_BYTES
+from ..message.wire import FIXED64, LEN, read_field, read_minimal_varint, varint, varint_size
 from ..tensor.checksum import check_sum, xxh3
 from ..tensor.header import Header
+from ..tensor.memory import Buffer
 
 RECORD_TAG = b"\x12"
 RECORD_ALIGNMENT = 64
 """Every payload in a file starts at a multiple of this."""
 
 MAX_ALIGNMENT = 4096
-MAX_HEAD_BYTES = MAX_RECORD_BYTES + headers.MAX_HEADER_BYTES + headers.MAX_PADDING_BYTES + 64
+MAX_HEAD_BYTES = MAX_RECORD_BYTES + reading.MAX_HEADER_BYTES + reading.MAX_PADDING_BYTES + 64
 """Most bytes from a record's tag to its payload: the sum of its parts' caps, and the tags and lengths around them."""
-
-MAX_NAMES_BYTES = MAX_RECORD_BYTES - 9
-"""Most bytes of a record's names and metadata: its cap without the header sum's field."""
 
 _SUM_TAG = b"\x71"
 _TENSOR_TAG = b"\x7a"
 _ZEROS = bytes(8)
-
-
-def names_block(
-    name: str, aliases: Sequence[str] = (), metadata: Metadata | None = None, *, allow_empty: bool = False
-) -> bytes:
-    """Fields 1 to 3 of a record, the same in its line of the index.
-
-    Raises:
-        EncodeError: A name breaks a rule, names repeat, or the block exceeds a cap.
-    """
-    encoded = encode_name(name, allow_empty=allow_empty)
-    block = length_delimited(1, encoded) if encoded else b""
-    if not aliases and not metadata:
-        return block
-    if len(aliases) > MAX_ALIASES:
-        raise EncodeError(f"{len(aliases)} aliases; at most {MAX_ALIASES} are allowed", tensor=name)
-    names = {name}
-    for alias in aliases:
-        if alias in names:
-            raise EncodeError(f"duplicate name {alias!r}", tensor=name)
-        names.add(alias)
-        block += length_delimited(2, encode_name(alias))
-    try:
-        block += encode_map(3, metadata, MAX_NAMES_BYTES)
-    except EncodeError as error:
-        raise error.at(tensor=name) from None
-    if len(block) > MAX_NAMES_BYTES:
-        raise EncodeError(
-            f"names and metadata take {len(block)} bytes; at most {MAX_NAMES_BYTES} are allowed", tensor=name
-        )
-    return block
-
-
-def split_names(block: Buffer) -> tuple[list[str], bytes]:
-    """The names in a block made by `names_block`, and its metadata's bytes.
-
-    Raises:
-        DecodeError: A name breaks a rule, or is there twice.
-    """
-    names: list[str] = []
-    pos, end = 0, len(block)
-    while pos < end:
-        field = read_field(block, pos, end)
-        if field.number == 3:
-            break
-        if field.content == field.end:
-            raise DecodeError("an empty name must be left out", field="name", offset=pos)
-        if field.number == 2 and not names:
-            names.append("")
-        names.append(decode_name(bytes(block[field.content : field.end])))
-        pos = field.end
-    names = names or [""]
-    if len(names) > MAX_ALIASES + 1:
-        raise LimitError(f"{len(names) - 1} aliases", declared=len(names) - 1, limit=MAX_ALIASES, field="aliases")
-    if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
-        raise DecodeError(f"duplicate or empty names: {names}", field="name")
-    return names, bytes(block[pos:])
 
 
 class Plan(NamedTuple):
@@ -115,8 +55,8 @@ def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> Plan:
     The padding is the smallest that brings the payload to a multiple of `alignment`; each size is tried, because
     padding changes the lengths written before it.
     """
-    fields = headers.fields(header)
-    data_tag = headers.data_tag(header.payload_bytes)
+    fields = writing.header_fields(header)
+    data_tag = writing.data_tag(header.payload_bytes)
     # Of the tensor, without padding; of the record, without the tensor and its length.
     tensor_bytes = len(fields) + 9 + len(data_tag) + header.payload_bytes
     record_bytes = names_bytes + 9 + 1
@@ -133,12 +73,12 @@ def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> Plan:
             # Padding costs its tag and length too, 2 bytes, and makes up to 3 lengths a byte longer: nothing smaller
             # than 5 bytes below the gap can fit. Serializers do not write an empty padding field, so 1 is the least.
             size = size + 1 if size else max((-offset - prefix_bytes(0)) % alignment - 5, 1)
-            padding = headers.padding_field(size)
+            padding = writing.padding_field(size)
         assert len(padding) < 4 * alignment
     tensor = tensor_bytes + len(padding)
     record = record_bytes + varint_size(tensor) + tensor
     head = RECORD_TAG + varint(record)
-    middle = _TENSOR_TAG + varint(tensor) + fields + headers.SUM_TAG
+    middle = _TENSOR_TAG + varint(tensor) + fields + writing.SUM_TAG
     begin = prefix_bytes(len(padding))
     return Plan(head, middle, padding + data_tag, begin, begin + header.payload_bytes)
 
@@ -149,16 +89,6 @@ def prefix(plan: Plan, names: bytes, payload_sum: int) -> bytes:
     start = plan.head + names + _SUM_TAG
     header_sum = xxh3(start + _ZEROS + end)
     return start + header_sum.to_bytes(8, "little") + end
-
-
-def names_too_large(size: int, offset: int) -> LimitError:
-    """The error for names and metadata over their cap."""
-    return LimitError(
-        f"names and metadata take {size} bytes or more; at most {MAX_NAMES_BYTES} are allowed",
-        declared=size,
-        limit=MAX_NAMES_BYTES,
-        offset=offset,
-    )
 
 
 class RecordHead(NamedTuple):
@@ -268,10 +198,10 @@ def _read_tensor(buffer: Buffer, pos: int, end: int, limit: int, origin: int) ->
             return header_end, data_begin
         field = read_field(buffer, pos, min(end, limit))
         if number == 14:
-            headers.check_padding(buffer[field.content : field.end] if field.wire_type == LEN else b"")
+            reading.check_padding(buffer[field.content : field.end] if field.wire_type == LEN else b"")
         else:
             header_end = field.end
-            if header_end - begin > headers.MAX_HEADER_BYTES:
-                raise headers.header_too_large(header_end - begin, origin + pos)
+            if header_end - begin > reading.MAX_HEADER_BYTES:
+                raise reading.header_too_large(header_end - begin, origin + pos)
         pos = field.end
     return header_end, end

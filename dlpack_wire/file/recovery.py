@@ -6,14 +6,13 @@ import os
 from typing import Any, NamedTuple
 
 from ..errors import DecodeError
-from ..message.names import MAX_FILE_METADATA_BYTES, Value, decode_map, encode_map
+from ..message.names import MAX_FILE_METADATA_BYTES, MAX_NAMES_BYTES, Value, decode_map, encode_map, split_names
 from ..tensor.checksum import check_contents
 from ..tensor.header import Header
 from .appender import live_lines, lock
 from .chain import Link, read_chain, trailer_at
 from .entry import payload_of, read_entry, read_record
 from .index import MAGIC, Entry, Index, entry_bytes, index_bytes, split_line
-from .record import MAX_NAMES_BYTES, split_names
 from .sink import FileSink
 from .storage import Bytes, MappedBytes, MemoryBytes
 from .walk import Walk, check_magic, walk

@@ -8,8 +8,7 @@ import sys
 from typing import Any, Protocol
 
 from ..errors import TruncatedError
-from ..message.wire import Buffer
-from ..tensor.tensor import empty_aligned
+from ..tensor.memory import NO_RESERVE, Buffer, empty_aligned
 
 # A mapping needs no descriptor of its own; before 3.13, Python keeps one for as long as the mapping lives.
 _UNTRACKED: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -19,9 +18,6 @@ WINDOW_BYTES = 256 * 1024
 
 AHEAD_BYTES = 8 << 20
 """What the kernel is asked to read ahead behind a payload: files are mostly read from front to back."""
-
-# Python has the constant from 3.11 on; the value is Linux's. Without it the kernel refuses maps larger than RAM.
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 class Bytes(Protocol):
@@ -72,7 +68,7 @@ class MappedBytes(MemoryBytes):
         """
         self._fd = -1  # not ours to close before all has gone well
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        super().__init__(mmap.mmap(fd, size, mmap.MAP_PRIVATE | _NO_RESERVE, protection, **_UNTRACKED))
+        super().__init__(mmap.mmap(fd, size, mmap.MAP_PRIVATE | NO_RESERVE, protection, **_UNTRACKED))
         self._fd = fd
 
     def read(self, begin: int, end: int) -> Buffer:
@@ -162,11 +158,6 @@ class PositionedBytes(FetchedBytes):
     def __del__(self) -> None:
         if self._owner:
             os.close(self._fd)
-
-
-def unreserved(size: int) -> memoryview:
-    """Zeroed memory that takes room only where it is written to, however large it is."""
-    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE))
 
 
 def _check_size(now: int, end: int, then: int) -> None:

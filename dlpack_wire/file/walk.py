@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import DecodeError, TruncatedError, UnsupportedVersionError
-from ..message.wire import LEN, Buffer, read_minimal_varint, read_tag
+from ..message.wire import LEN, read_minimal_varint, read_tag
+from ..tensor.memory import Buffer
 from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, read_trailer
 from .record import RECORD_TAG
 from .storage import Bytes

@@ -12,13 +12,13 @@ import numpy as np
 
 from ..errors import EncodeError, WireError
 from ..message.codec import source_of
-from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map
+from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map, names_block, split_names
 from ..message.wire import MAX_MESSAGE_BYTES
 from ..tensor.checksum import xxh3
 from ..tensor.header import Header
 from ..tensor.source import Layout, plain_array
 from .index import MAGIC, entry_bytes, index_bytes
-from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, Plan, names_block, plan, prefix, split_names
+from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, Plan, plan, prefix
 from .remote import Upload, is_url
 from .replacement import Replacement
 from .sink import FileSink, Payload, Sink, StreamSink

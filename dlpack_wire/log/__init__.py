@@ -28,7 +28,7 @@ from ..file.sink import StreamSink
 from ..file.storage import PositionedBytes
 from ..message.codec import decode, encode
 from ..message.names import encode_name
-from ..message.wire import Buffer
+from ..tensor.memory import Buffer
 from ..tensor.source import Layout
 from ..tensor.tensor import Tensor
 from ..v1 import dlpack_pb2

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from ..errors import ChecksumError, DecodeError, LimitError
 from ..file.storage import Bytes
-from ..message.wire import MAX_MESSAGE_BYTES, Buffer
+from ..message.wire import MAX_MESSAGE_BYTES
+from ..tensor.memory import Buffer
 
 MAX_CHUNK_BYTES = MAX_MESSAGE_BYTES + (64 << 20)
 """Largest chunk that is decompressed: one message as large as they come, and what stood before it."""

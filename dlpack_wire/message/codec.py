@@ -16,11 +16,12 @@ from ..tensor.device import HOST_READABLE, Device
 from ..tensor.dtype import NATIVE, ByteOrder, DType
 from ..tensor.header import Header
 from ..tensor.layout import canonical_strides
+from ..tensor.memory import Buffer
 from ..tensor.source import Layout, Source, plain_array, plain_header
 from ..tensor.tensor import Tensor, from_payload, is_foreign
 from ..v1 import dlpack_pb2
-from . import reading as messages
-from .wire import MAX_MESSAGE_BYTES, Buffer, varint_size
+from . import reading, writing
+from .wire import MAX_MESSAGE_BYTES, varint_size
 
 ALIGNMENT = 16
 """The payload's position in a message is a multiple of this, if an element has a part wider than a byte."""
@@ -158,7 +159,7 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
         )
     seen = _SEEN.get(length)
     if seen is None or buffer[: seen[3]] != seen[2] or buffer[seen[5] - len(seen[4]) : seen[5]] != seen[4]:
-        located = messages.read_plain(buffer, length)
+        located = reading.read_plain(buffer, length)
         seen = None if located is None else _remember_seen(buffer, length, located)
     if seen is not None:
         header, element, _, sum_begin, after, begin, hashable = seen
@@ -171,7 +172,7 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
         if copy is None and array.flags.aligned:
             return Tensor(header, array, checksum)
         return from_payload(header, checksum, owner, begin, copy)
-    located = messages.read(buffer, 0, length)
+    located = reading.read(buffer, 0, length)
     header, checksum, begin, end, _ = located
     if end - begin != header.payload_bytes:
         headers.check_payload_size(header, end - begin)
@@ -179,7 +180,7 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
     tensor = from_payload(header, checksum, owner, begin, copy)
     is_whole = end == length and begin <= 1024 and header.payload_bytes > 0
     if is_whole and header.dtype.plain_numpy is not None and header.strides is None and not is_foreign(header):
-        messages.remember_plain(header)
+        reading.remember_plain(header)
         _remember_seen(buffer, length, located)
     return tensor
 
@@ -192,7 +193,7 @@ _Seen = tuple[Header, "np.dtype[Any]", bytes, int, bytes, int, bool]
 _SEEN: dict[int, _Seen] = {}
 
 
-def _remember_seen(buffer: Buffer, length: int, located: messages.Located) -> _Seen:
+def _remember_seen(buffer: Buffer, length: int, located: reading.Located) -> _Seen:
     header, checksum, begin, _, sum_begin = located
     element = header.dtype.numpy
     if checksum is not None:
@@ -220,7 +221,7 @@ def to_proto(
         header = source.header
         before, after = _prefix(header, checksum)
         message = dlpack_pb2.DLTensor.FromString(
-            before + bytes(8) * checksum + after.removesuffix(headers.data_tag(header.payload_bytes))
+            before + bytes(8) * checksum + after.removesuffix(writing.data_tag(header.payload_bytes))
         )
         payload = source.buffer()
         data = bytes(payload) if payload is not None else b"".join(map(bytes, source.pieces(PASS_BYTES)))
@@ -240,12 +241,12 @@ def from_proto(message: dlpack_pb2.DLTensor, *, copy: bool | None = None, verify
     """
     if not isinstance(message, dlpack_pb2.DLTensor):
         raise TypeError(f"from_proto takes a DLTensor message, not {type(message).__name__}; decode takes bytes")
-    header = headers.from_message(message)
+    header = reading.from_message(message)
     data = message.data
     header_bytes = message.ByteSize() - _field_bytes(data) - _field_bytes(message.padding)
-    if header_bytes > headers.MAX_HEADER_BYTES:
-        raise headers.header_too_large(header_bytes)
-    headers.check_padding(message.padding)
+    if header_bytes > reading.MAX_HEADER_BYTES:
+        raise reading.header_too_large(header_bytes)
+    reading.check_padding(message.padding)
     headers.check_payload_size(header, len(data))
     checksum = message.data_xxh3_64 if message.HasField("data_xxh3_64") else None
     check_contents(header, checksum if verify else None, data)
@@ -264,13 +265,13 @@ def source_of(x: Any, layout: Layout = "keep", provenance: bool = False) -> Sour
 
 def _prefix(header: Header, checksum: bool) -> tuple[bytes, bytes]:
     """The message's bytes before the sum's value and between it and the payload."""
-    before = headers.fields(header)
+    before = writing.header_fields(header)
     if checksum:
-        before += headers.SUM_TAG
-    after = headers.data_tag(header.payload_bytes)
+        before += writing.SUM_TAG
+    after = writing.data_tag(header.payload_bytes)
     padding = _padding(header, len(before) + 8 * checksum + len(after))
     if padding:
-        after = headers.padding_field(padding) + after
+        after = writing.padding_field(padding) + after
     size = len(before) + 8 * checksum + len(after) + header.payload_bytes
     if size > MAX_MESSAGE_BYTES:
         raise EncodeError(

@@ -10,8 +10,9 @@ import numpy as np
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from ..errors import DecodeError, EncodeError, LimitError, WireError
+from ..tensor.memory import Buffer
 from ..v1 import tensor_file_pb2
-from .wire import LEN, Buffer, length_delimited, read_field
+from .wire import LEN, length_delimited, read_field
 
 Value = str | int | float | bool | bytes
 Metadata = Mapping[str, Value]
@@ -24,6 +25,9 @@ MAX_ALIASES = 64
 
 MAX_RECORD_BYTES = 1 << 20
 """Most bytes of a record without its tensor."""
+
+MAX_NAMES_BYTES = MAX_RECORD_BYTES - 9
+"""Most bytes of a record's names and metadata: its cap without the header sum's field."""
 
 MAX_FILE_METADATA_BYTES = 16 << 20
 """Most bytes of a file's or stored object's metadata."""
@@ -181,3 +185,70 @@ def decode_map(serialized: Buffer, limit: int) -> dict[str, Value]:
         metadata[text] = decode_value(text, message)
         pos = entry.end
     return metadata
+
+
+def names_block(
+    name: str, aliases: Sequence[str] = (), metadata: Metadata | None = None, *, allow_empty: bool = False
+) -> bytes:
+    """Fields 1 to 3 of a record, the same in its line of the index.
+
+    Raises:
+        EncodeError: A name breaks a rule, names repeat, or the block exceeds a cap.
+    """
+    encoded = encode_name(name, allow_empty=allow_empty)
+    block = length_delimited(1, encoded) if encoded else b""
+    if not aliases and not metadata:
+        return block
+    if len(aliases) > MAX_ALIASES:
+        raise EncodeError(f"{len(aliases)} aliases; at most {MAX_ALIASES} are allowed", tensor=name)
+    names = {name}
+    for alias in aliases:
+        if alias in names:
+            raise EncodeError(f"duplicate name {alias!r}", tensor=name)
+        names.add(alias)
+        block += length_delimited(2, encode_name(alias))
+    try:
+        block += encode_map(3, metadata, MAX_NAMES_BYTES)
+    except EncodeError as error:
+        raise error.at(tensor=name) from None
+    if len(block) > MAX_NAMES_BYTES:
+        raise EncodeError(
+            f"names and metadata take {len(block)} bytes; at most {MAX_NAMES_BYTES} are allowed", tensor=name
+        )
+    return block
+
+
+def split_names(block: Buffer) -> tuple[list[str], bytes]:
+    """The names in a block made by `names_block`, and its metadata's bytes.
+
+    Raises:
+        DecodeError: A name breaks a rule, or is there twice.
+    """
+    names: list[str] = []
+    pos, end = 0, len(block)
+    while pos < end:
+        field = read_field(block, pos, end)
+        if field.number == 3:
+            break
+        if field.content == field.end:
+            raise DecodeError("an empty name must be left out", field="name", offset=pos)
+        if field.number == 2 and not names:
+            names.append("")
+        names.append(decode_name(bytes(block[field.content : field.end])))
+        pos = field.end
+    names = names or [""]
+    if len(names) > MAX_ALIASES + 1:
+        raise LimitError(f"{len(names) - 1} aliases", declared=len(names) - 1, limit=MAX_ALIASES, field="aliases")
+    if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
+        raise DecodeError(f"duplicate or empty names: {names}", field="name")
+    return names, bytes(block[pos:])
+
+
+def names_too_large(size: int, offset: int) -> LimitError:
+    """The error for names and metadata over their cap."""
+    return LimitError(
+        f"names and metadata take {size} bytes or more; at most {MAX_NAMES_BYTES} are allowed",
+        declared=size,
+        limit=MAX_NAMES_BYTES,
+        offset=offset,
+    )

@@ -8,33 +8,22 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from ..errors import DecodeError
+from ..errors import DecodeError, LimitError
 from ..tensor import dtype as dtypes
 from ..tensor import layout
 from ..tensor.device import Device
 from ..tensor.dtype import ByteOrder, DType
-from ..tensor.header import (
-    MAX_HEADER_BYTES,
-    MAX_PADDING_BYTES,
-    ORDER_FIELDS,
-    SUM_TAG,
-    Header,
-    check_padding,
-    checked,
-    fixed_fields,
-    header_too_large,
-)
-from .wire import (
-    LEN,
-    VARINT,
-    Buffer,
-    field_cut,
-    fixed_size,
-    read_field,
-    read_minimal_varint,
-    read_tag,
-    read_varint,
-)
+from ..tensor.header import Header, checked
+from ..tensor.memory import Buffer
+from ..v1 import dlpack_pb2
+from .wire import LEN, VARINT, field_cut, fixed_size, read_field, read_minimal_varint, read_tag, read_varint
+from .writing import ORDER_FIELDS, SUM_TAG, fixed_fields
+
+MAX_HEADER_BYTES = 64 * 1024
+"""Most bytes of all fields except padding and data: room for 64 dimensions a hundred times over."""
+
+MAX_PADDING_BYTES = 16384
+"""Most padding: four pages of the largest alignment that a file may have."""
 
 _T = TypeVar("_T")
 
@@ -290,3 +279,47 @@ def _remember(known: dict[bytes, _T], parts: list[bytes], value: _T) -> _T:
             known.clear()
         known[parts[0]] = value
     return value
+
+
+def from_message(message: dlpack_pb2.DLTensor) -> Header:
+    """The header in a parsed `DLTensor` without its checksum, whatever its payload.
+
+    Raises:
+        DecodeError: A rule of the contract is broken.
+    """
+    if not message.HasField("dtype"):
+        raise DecodeError("missing", field="dtype")
+    t = message.dtype
+    device = message.device
+    version = message.version
+    return checked(
+        dtypes.from_wire(t.code, t.bits, t.lanes),
+        tuple(message.shape),
+        tuple(message.strides) or None,
+        message.byte_offset,
+        message.byte_order,
+        Device(device.device_type, device.device_id) if message.HasField("device") else None,
+        message.flags,
+        (version.major, version.minor) if message.HasField("version") else None,
+    )
+
+
+def check_padding(padding: Buffer) -> None:
+    """Refuse padding that is too long or not zero."""
+    size = len(padding)
+    if size > MAX_PADDING_BYTES:
+        raise LimitError(
+            f"more than {MAX_PADDING_BYTES} bytes", declared=size, limit=MAX_PADDING_BYTES, field="padding"
+        )
+    if bytes(padding).count(0) != size:
+        raise DecodeError("bytes other than zero", field="padding")
+
+
+def header_too_large(size: int, offset: int | None = None) -> LimitError:
+    """The error for a header over its cap."""
+    return LimitError(
+        f"header of {size} bytes or more; at most {MAX_HEADER_BYTES} are allowed",
+        declared=size,
+        limit=MAX_HEADER_BYTES,
+        offset=offset,
+    )

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import DecodeError, TruncatedError
-
-Buffer = bytes | bytearray | memoryview
+from ..tensor.memory import Buffer
 
 VARINT, FIXED64, LEN, FIXED32 = 0, 1, 2, 5
 MAX_MESSAGE_BYTES = 2**31 - 1

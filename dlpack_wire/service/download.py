@@ -9,7 +9,8 @@ import numpy as np
 from ..errors import DecodeError
 from ..tensor.capsule import Borrowed, carrier
 from ..tensor.header import Header
-from ..tensor.tensor import Tensor, empty_aligned, from_payload, is_foreign
+from ..tensor.memory import empty_aligned
+from ..tensor.tensor import Tensor, from_payload, is_foreign
 from ..v1 import tensor_service_pb2 as pb
 from .messages import Arrival, Piece, Record, Stage, parse
 from .upload import Progress

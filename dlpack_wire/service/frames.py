@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from ..errors import DecodeError, LimitError
-from ..message import reading as messages
+from ..message import reading, writing
 from ..message.names import MAX_NAME_BYTES, Metadata, Value, decode_name, decode_value, encode_map
-from ..message.wire import LEN, Buffer, length_delimited, varint
-from ..tensor import header as headers
+from ..message.wire import LEN, length_delimited, varint
 from ..tensor.checksum import Running
 from ..tensor.header import Header
+from ..tensor.memory import Buffer
 from ..tensor.source import Source
 from ..v1 import tensor_service_pb2 as pb
 from .messages import (
@@ -70,9 +70,9 @@ def frame_fields(topic: str, sequence: int, time_ns: int, metadata: bytes, heade
         metadata: User metadata, serialized by `frame_metadata`.
     """
     frame = pb.Frame(topic=topic, sequence=sequence, time_ns=time_ns).SerializeToString()
-    tensor = headers.fields(header)
+    tensor = writing.header_fields(header)
     if header.checksum is not None:
-        tensor += headers.SUM_TAG + header.checksum.to_bytes(8, "little")
+        tensor += writing.SUM_TAG + header.checksum.to_bytes(8, "little")
     return frame + metadata + length_delimited(_HEADER, tensor)
 
 
@@ -145,7 +145,7 @@ def _read_head(buffer: Buffer, pos: int, end: int) -> FrameHead:
             raise DecodeError("missing", field="header")
         # Parsers merge what comes several times, which is what reading them as one does.
         joined = b"".join([buffer[b:e] for b, e in tensors])
-        located = messages.read(joined, 0, len(joined))
+        located = reading.read(joined, 0, len(joined))
         if located.data_end > located.data_begin:
             raise DecodeError("a frame's header has no payload", field="data")
     except DecodeError as error:

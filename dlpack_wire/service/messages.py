@@ -15,14 +15,13 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import Message
 
 from ..errors import DecodeError, LimitError, TruncatedError
-from ..file.record import MAX_NAMES_BYTES, names_block, names_too_large
-from ..message import reading as messages
-from ..message.names import Value, decode_name, decode_value
-from ..message.wire import FIXED64, LEN, VARINT, Buffer, read_field, read_varint, varint
-from ..tensor import header as headers
+from ..message import reading, writing
+from ..message.names import MAX_NAMES_BYTES, Value, decode_name, decode_value, names_block, names_too_large
+from ..message.wire import FIXED64, LEN, VARINT, read_field, read_varint, varint
 from ..tensor.checksum import EMPTY, Running, check_contents, check_sum
 from ..tensor.dtype import BOOL
 from ..tensor.header import Header
+from ..tensor.memory import Buffer
 from ..tensor.source import Source
 from ..v1 import tensor_file_pb2
 from ..v1 import tensor_service_pb2 as pb
@@ -93,10 +92,10 @@ class Piece(NamedTuple):
 
 def record_parts(number: int, block: bytes, header: Header, payload: Buffer = b"") -> list[Buffer]:
     """A record as the field of that number, in parts to be joined; without the payload if none is given."""
-    tensor = headers.fields(header)
+    tensor = writing.header_fields(header)
     if header.checksum is not None:
-        tensor += headers.SUM_TAG + header.checksum.to_bytes(8, "little")
-    tensor += headers.data_tag(len(payload))
+        tensor += writing.SUM_TAG + header.checksum.to_bytes(8, "little")
+    tensor += writing.data_tag(len(payload))
     tensor_bytes = len(tensor) + len(payload)
     inner = block + _CHUNK_TAG + varint(tensor_bytes) + tensor
     return [varint(number << 3 | LEN) + varint(len(inner) + len(payload)) + inner, payload]
@@ -388,7 +387,7 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
     return record
 
 
-def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, messages.Located | None]:
+def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, reading.Located | None]:
     """The record, and where its parts are in the buffer, unless they had to be put together elsewhere."""
     name = b""
     aliases: list[bytes] = []
@@ -418,7 +417,7 @@ def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, messag
         if len(tensors) > 1:  # parsers merge them, which is what reading them as one does
             buffer = b"".join(buffer[b:e] for b, e in tensors)
             begin, end = 0, len(buffer)
-        located = messages.read(buffer, begin, end)
+        located = reading.read(buffer, begin, end)
     except DecodeError as error:
         raise error.at(tensor=names[0][:64]) from None
     header = located.header.with_checksum(located.checksum)

@@ -15,7 +15,8 @@ import numpy as np
 from ..errors import DecodeError, EncodeError, RemoteError
 from ..message.codec import source_of
 from ..message.names import Metadata, Value, encode_name
-from ..tensor.tensor import Tensor, empty_aligned, from_payload
+from ..tensor.memory import empty_aligned
+from ..tensor.tensor import Tensor, from_payload
 from ..v1 import tensor_service_pb2 as pb
 from .connection import FAREWELL_S, Clock
 from .frames import FrameHead, frame_arrival, frame_fields, frame_metadata, parse_frame, publish_messages

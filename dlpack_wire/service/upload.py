@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from ..errors import EncodeError
-from ..file.record import names_block
 from ..message.aliases import is_tensor, tied
 from ..message.codec import source_of
-from ..message.wire import Buffer, length_delimited
+from ..message.names import names_block
+from ..message.wire import length_delimited
 from ..tensor.checksum import Running, xxh3
+from ..tensor.memory import Buffer
 from ..tensor.source import Source
 from ..v1 import tensor_service_pb2 as pb
 from .messages import MAX_MESSAGE_BYTES, chunk_parts, pieces, record_parts, sum_until

@@ -189,13 +189,6 @@ def relabel(
         _poke(raw[8], struct.pack(f"={len(strides)}q", *strides))
 
 
-def trim_heap() -> None:
-    """Give free pages of the C heap back to the system, where its library can: glibc keeps what a rush has taken."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 def _poke(address: int, content: bytes) -> None:
     ctypes.memmove(address, content, len(content))
 

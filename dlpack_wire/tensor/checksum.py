@@ -6,9 +6,9 @@ import numpy as np
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from ..errors import ChecksumError, DecodeError
-from ..message.wire import Buffer
 from .dtype import BOOL
 from .header import Header
+from .memory import Buffer
 
 PASS_BYTES = 1 << 18
 """Piece that is hashed and then checked or copied while it is still in the cache."""

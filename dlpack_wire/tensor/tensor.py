@@ -15,10 +15,8 @@ from .capsule import carrier, lend
 from .device import CPU, Device
 from .dtype import NATIVE, ByteOrder, DType
 from .header import Header
+from .memory import empty_aligned
 from .subbyte import mask, pack, unpack
-
-ALIGNMENT = 64
-"""Alignment in bytes of memory that this package allocates: a cache line, and every vector register."""
 
 
 class Tensor:
@@ -261,13 +259,6 @@ def _is_mapped(array: np.ndarray[Any, Any]) -> bool:
 
 def _is_index(k: object) -> bool:
     return hasattr(type(k), "__index__") and not isinstance(k, (bool, np.bool_, np.ndarray))
-
-
-def empty_aligned(size: int) -> np.ndarray[Any, Any]:
-    """Fresh memory of `size` bytes, aligned to 64."""
-    room = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % ALIGNMENT
-    return room[begin : begin + size]
 
 
 def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, copy: bool | None = None) -> Tensor:

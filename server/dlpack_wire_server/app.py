@@ -18,8 +18,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from dlpack_wire.tensor.abi import trim_heap
-
+from . import heap
 from .auth import Authorizer
 from .directory import DirectoryStore
 from .hub import Hub
@@ -201,7 +200,7 @@ class Server:
     async def _trim(self) -> None:
         while True:
             await asyncio.sleep(_TRIM_S)
-            await asyncio.to_thread(trim_heap)
+            await asyncio.to_thread(heap.trim)
 
     async def _sweep(self) -> None:
         while True:

@@ -28,9 +28,9 @@ from typing import Any
 
 from dlpack_wire.file.plan import Image
 from dlpack_wire.file.reader import FileReader
-from dlpack_wire.file.record import split_names
 from dlpack_wire.file.replacement import sync_folder
 from dlpack_wire.file.storage import MemoryBytes
+from dlpack_wire.message.names import split_names
 from dlpack_wire.service.messages import Record
 
 from .space import Space

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dlpack_wire.errors import DecodeError
-from dlpack_wire.message.wire import Buffer, length_delimited
+from dlpack_wire.message.wire import length_delimited
 from dlpack_wire.service.messages import (
     INLINE_BYTES,
     MAX_MESSAGE_BYTES,
@@ -16,6 +16,7 @@ from dlpack_wire.service.messages import (
     record_parts,
 )
 from dlpack_wire.tensor.checksum import Running, xxh3
+from dlpack_wire.tensor.memory import Buffer
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .slices import part

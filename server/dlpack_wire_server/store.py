@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from dlpack_wire.file.plan import Image
-from dlpack_wire.message.wire import Buffer
 from dlpack_wire.service.messages import Record
 from dlpack_wire.tensor.header import Header
+from dlpack_wire.tensor.memory import Buffer
 
 from .space import Space
 from .status import Refusal

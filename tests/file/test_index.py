@@ -21,8 +21,8 @@ from dlpack_wire.file.index import (
     split_line,
     whole_line,
 )
-from dlpack_wire.file.record import MAX_HEAD_BYTES, MAX_NAMES_BYTES, names_block
-from dlpack_wire.message.names import MAX_FILE_METADATA_BYTES
+from dlpack_wire.file.record import MAX_HEAD_BYTES
+from dlpack_wire.message.names import MAX_FILE_METADATA_BYTES, MAX_NAMES_BYTES, names_block
 from dlpack_wire.tensor.header import Header
 
 HEADER = header_of([4], payload_sum=7)

@@ -13,8 +13,7 @@ from strategies import arrays
 
 import dlpack_wire as dw
 from dlpack_wire.file.plan import Image
-from dlpack_wire.file.record import names_block
-from dlpack_wire.message.names import MAX_FILE_METADATA_BYTES, Metadata, encode_map
+from dlpack_wire.message.names import MAX_FILE_METADATA_BYTES, Metadata, encode_map, names_block
 from dlpack_wire.tensor.source import Source
 
 

@@ -7,16 +7,8 @@ import pytest
 from crafted import field, fixed, header_of, names_of, record, text, varint, with_sum, xxh3
 
 from dlpack_wire import ByteOrder, ChecksumError, DecodeError, DType, EncodeError, LimitError, TruncatedError
-from dlpack_wire.file.record import (
-    MAX_HEAD_BYTES,
-    MAX_NAMES_BYTES,
-    names_block,
-    plan,
-    prefix,
-    read_head,
-    split_names,
-)
-from dlpack_wire.message.names import MAX_ALIASES, MAX_RECORD_BYTES
+from dlpack_wire.file.record import MAX_HEAD_BYTES, plan, prefix, read_head
+from dlpack_wire.message.names import MAX_ALIASES, MAX_NAMES_BYTES, MAX_RECORD_BYTES, names_block, split_names
 from dlpack_wire.tensor.header import Header
 from dlpack_wire.v1 import tensor_file_pb2
 

@@ -19,7 +19,7 @@ def test_vectors_and_paths_hold_in_pure_python(tmp_path: Path) -> None:
         tests = {str(TESTS)!r}
         options = ["-q", "-p", "no:cacheprovider", "--basetemp", {str(tmp_path)!r}]
         chosen = "not by_store and not by_log and not flipped and not cut"
-        sys.exit(pytest.main([*options, "-k", chosen, tests + "/test_vectors.py", tests + "/test_paths.py"]))
+        sys.exit(pytest.main([*options, "-k", chosen, tests + "/message/test_vectors.py", tests + "/test_paths.py"]))
         """,
         PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION="python",
     )

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from strategies import arrays
 
 from dlpack_wire.errors import ChecksumError, DecodeError, LimitError, TruncatedError
-from dlpack_wire.file.record import names_block
-from dlpack_wire.message import reading as messages
+from dlpack_wire.message import reading, writing
 from dlpack_wire.message.codec import encode
+from dlpack_wire.message.names import names_block
 from dlpack_wire.message.wire import varint
 from dlpack_wire.service import messages as chunks
 from dlpack_wire.service.messages import (
@@ -33,7 +33,6 @@ from dlpack_wire.service.messages import (
     record_parts,
     sum_until,
 )
-from dlpack_wire.tensor import header as headers
 from dlpack_wire.tensor.checksum import EMPTY, Running, xxh3
 from dlpack_wire.tensor.source import Source
 from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
@@ -82,7 +81,7 @@ def test_record_is_read_back_by_us_and_by_its_class(x: Any, with_payload: bool) 
     assert record.block == block
     (message,) = pb.StoreRequest.FromString(serialized).records
     assert (message.name, list(message.aliases), message.tensor.data) == ("w", ["v"], payload)
-    assert headers.from_message(message.tensor) == header._replace(checksum=None)
+    assert reading.from_message(message.tensor) == header._replace(checksum=None)
 
 
 def test_payload_is_a_view_of_the_message() -> None:
@@ -127,8 +126,8 @@ def test_fields_in_any_order_and_unknown_ones_give_the_same() -> None:
 
 def test_tensor_given_in_two_parts_is_merged_as_parsers_do() -> None:
     message = encode(FLOATS, checksum=False)
-    located = messages.read(message, 0, len(message))
-    header_bytes = headers.fields(located.header)
+    located = reading.read(message, 0, len(message))
+    header_bytes = writing.header_fields(located.header)
     halves = [header_bytes, message[len(header_bytes) :]]
     content = b"\x0a\x01w" + b"".join(b"\x7a" + varint(len(h)) + h for h in halves)
     serialized = b"\x7a" + varint(len(content)) + content

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dlpack_wire as dw
-from dlpack_wire.message import reading as messages
+from dlpack_wire.message import reading, writing
 from dlpack_wire.message.wire import length_delimited, varint
 from dlpack_wire.tensor import header as headers
 from dlpack_wire.tensor.dtype import table
@@ -54,12 +54,12 @@ HEADERS = [
 
 @pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
 def test_fields_are_a_standard_serializers_bytes_and_read_back(header: dw.Header) -> None:
-    written = headers.fields(header)
+    written = writing.header_fields(header)
     message = dlpack_pb2.DLTensor.FromString(written)
     assert message.SerializeToString(deterministic=True) == written
-    assert headers.from_message(message) == header
+    assert reading.from_message(message) == header
     for buffer in (written, bytearray(written), memoryview(written)):
-        found = messages.read(buffer, 0, len(buffer))
+        found = reading.read(buffer, 0, len(buffer))
         assert found == (header, None, len(written), len(written), len(written))
 
 
@@ -67,7 +67,7 @@ def test_fields_are_a_standard_serializers_bytes_and_read_back(header: dw.Header
 def test_every_type_is_written_and_read_back(dtype: dw.DType) -> None:
     for lanes in (1, 2, 300):
         header = header_of(dtype=dw.DType(dtype.code, dtype.bits, lanes))
-        assert headers.from_message(dlpack_pb2.DLTensor.FromString(headers.fields(header))) == header
+        assert reading.from_message(dlpack_pb2.DLTensor.FromString(writing.header_fields(header))) == header
 
 
 @given(
@@ -87,17 +87,17 @@ def test_any_header_is_written_and_read_back(shape: tuple[int, ...], order: list
         device=None if device is None else dw.Device(*device),
         **fields,
     )
-    written = headers.fields(header)
+    written = writing.header_fields(header)
     message = dlpack_pb2.DLTensor.FromString(written)
     assert message.SerializeToString() == written
-    assert messages.read(written, 0, len(written)).header == headers.from_message(message) == header
+    assert reading.read(written, 0, len(written)).header == reading.from_message(message) == header
 
 
 def test_a_header_is_read_inside_a_larger_buffer() -> None:
     message = dw.encode(np.arange(6, dtype="f4"))
     buffer = b"\xff" * 5 + message + b"\xff" * 5
-    found = messages.read(buffer, 5, 5 + len(message))
-    alone = messages.read(message, 0, len(message))
+    found = reading.read(buffer, 5, 5 + len(message))
+    alone = reading.read(message, 0, len(message))
     assert found.header == alone.header
     assert found.checksum == alone.checksum
     assert buffer[found.data_begin : found.data_end] == np.arange(6, dtype="f4").tobytes()
@@ -115,7 +115,7 @@ def test_any_order_of_fields_means_the_same(order: list[int]) -> None:
         dlpack_pb2.DLTensor(data=bytes(24), data_xxh3_64=5).SerializeToString(),
     ]
     wire = b"".join(parts[i] for i in order)
-    found = messages.read(wire, 0, len(wire))
+    found = reading.read(wire, 0, len(wire))
     assert found.header == header_of(shape=(2, 3), strides=(1, 2), device=dw.Device(2, 0))
     assert found.checksum == 5
     assert found.data_end - found.data_begin == 24
@@ -139,37 +139,37 @@ def test_a_header_says_how_many_bytes_its_payload_has() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 16, 16384])
 def test_padding_of_zeros_is_ignored(size: int) -> None:
-    wire = headers.fields(header_of()) + headers.padding_field(size)
-    assert messages.read(wire, 0, len(wire)).header == header_of()
+    wire = writing.header_fields(header_of()) + writing.padding_field(size)
+    assert reading.read(wire, 0, len(wire)).header == header_of()
 
 
 def test_padding_that_is_too_long_is_measured_not_read() -> None:
-    wire = headers.fields(header_of()) + length_delimited(14, bytes(16385))
+    wire = writing.header_fields(header_of()) + length_delimited(14, bytes(16385))
     with pytest.raises(dw.LimitError) as caught:
-        messages.read(wire, 0, len(wire))
+        reading.read(wire, 0, len(wire))
     assert caught.value.limit == 16384
     assert caught.value.declared == 16385
 
 
 def test_the_cap_on_headers_counts_neither_padding_nor_data() -> None:
-    plain = headers.fields(header_of())
-    rest = headers.padding_field(16384) + length_delimited(15, bytes(100_000))
+    plain = writing.header_fields(header_of())
+    rest = writing.padding_field(16384) + length_delimited(15, bytes(100_000))
     room = 65536 - len(plain)
     filler = length_delimited(1000, bytes(room - 5))
     assert len(plain + filler) == 65536
     wire = plain + filler + rest
-    assert messages.read(wire, 0, len(wire)).header == header_of()
+    assert reading.read(wire, 0, len(wire)).header == header_of()
     for more in (b"\x08\x00", length_delimited(1000, b"")):
         wire = plain + filler + more + rest
         with pytest.raises(dw.LimitError) as caught:
-            messages.read(wire, 0, len(wire))
+            reading.read(wire, 0, len(wire))
         assert caught.value.limit == 65536
 
 
 def test_the_last_padding_and_data_count() -> None:
-    wire = headers.fields(header_of()) + length_delimited(14, b"\1") + headers.padding_field(3)
+    wire = writing.header_fields(header_of()) + length_delimited(14, b"\1") + writing.padding_field(3)
     wire += length_delimited(15, bytes(100)) + length_delimited(15, bytes(24))
-    found = messages.read(wire, 0, len(wire))
+    found = reading.read(wire, 0, len(wire))
     assert found.data_end - found.data_begin == 24
 
 
@@ -178,16 +178,16 @@ def test_a_sub_message_must_be_whole_by_itself() -> None:
     dtype = dlpack_pb2.DLDataType(code=2, bits=32, lanes=1).SerializeToString()  # type: ignore[arg-type]
     for field, content in ((4, dtype), (3, b"\x08\x02\x10\x01"), (1, b"\x08\x01\x10\x03")):
         for cut in range(1, len(content)):
-            wire = headers.fields(header_of()) + b"".join(
+            wire = writing.header_fields(header_of()) + b"".join(
                 length_delimited(field, c) for c in (content[:cut], content[cut:])
             )
             try:
                 dlpack_pb2.DLTensor.FromString(wire)
             except Exception:
                 with pytest.raises(dw.DecodeError):
-                    messages.read(wire, 0, len(wire))
+                    reading.read(wire, 0, len(wire))
             else:
-                messages.read(wire, 0, len(wire))
+                reading.read(wire, 0, len(wire))
 
 
 @pytest.mark.parametrize(
@@ -195,12 +195,12 @@ def test_a_sub_message_must_be_whole_by_itself() -> None:
 )
 def test_the_largest_header_of_the_smallest_pieces_takes_no_time(piece: str) -> None:
     """Linear in the input: anything quadratic would take minutes here."""
-    plain = headers.fields(header_of())
+    plain = writing.header_fields(header_of())
     fill = bytes.fromhex(piece)
     wire = fill * ((65536 - len(plain)) // len(fill)) + plain
     began = time.process_time()
     with contextlib.suppress(dw.DecodeError):
-        messages.read(wire, 0, len(wire))
+        reading.read(wire, 0, len(wire))
     assert time.process_time() - began < 2
 
 
@@ -213,7 +213,7 @@ def test_remembered_parts_do_not_mix() -> None:
             )
             message.dtype.code, message.device.device_type = code, device_type  # type: ignore[assignment]
             wire = message.SerializeToString()
-            header = messages.read(wire, 0, len(wire)).header
+            header = reading.read(wire, 0, len(wire)).header
             assert header.dtype is dw.DType(code, 8, 1 + number % 90)
             assert header.device == (device_type, number)
 
@@ -221,13 +221,13 @@ def test_remembered_parts_do_not_mix() -> None:
 def test_writers_and_readers_agree_on_every_tensor_of_one_program() -> None:
     for device, padded in itertools.product(((1, 0), (3, 2)), (True, False)):
         header = header_of(dtype=dw.DType("int4"), device=dw.Device(*device), flags=4 * padded)
-        assert messages.read(headers.fields(header), 0, len(headers.fields(header))).header == header
+        assert reading.read(writing.header_fields(header), 0, len(writing.header_fields(header))).header == header
     with Source(np.arange(6, dtype=">f4")) as source:
         assert source.header == header_of(byte_order=2, device=dw.Device(1, 0))
 
 
 def test_tags() -> None:
-    assert headers.data_tag(0) == b""
-    assert headers.data_tag(300) == b"\x7a" + varint(300)
-    assert headers.padding_field(0) == b""
-    assert headers.padding_field(2) == b"\x72\x02\0\0"
+    assert writing.data_tag(0) == b""
+    assert writing.data_tag(300) == b"\x7a" + varint(300)
+    assert writing.padding_field(0) == b""
+    assert writing.padding_field(2) == b"\x72\x02\0\0"

@@ -1,0 +1,29 @@
+"""Host memory: what counts as a buffer, and fresh memory as consumers like it."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from typing import Any
+
+import numpy as np
+
+Buffer = bytes | bytearray | memoryview
+
+ALIGNMENT = 64
+"""Alignment in bytes of memory that this package allocates: a cache line, and every vector register."""
+
+# Python has the constant from 3.11 on; the value is Linux's. Without it the kernel refuses maps larger than RAM.
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
+def empty_aligned(size: int) -> np.ndarray[Any, Any]:
+    """Fresh memory of `size` bytes, aligned to 64."""
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    return room[begin : begin + size]
+
+
+def unreserved(size: int) -> memoryview:
+    """Zeroed memory that takes room only where it is written to, however large it is."""
+    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE))
