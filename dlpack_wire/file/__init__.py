@@ -18,7 +18,7 @@ from .appender import FileAppender
 from .reader import FileReader
 from .record import RECORD_ALIGNMENT
 from .remote import RemoteBytes, is_url
-from .storage import Bytes, MappedBytes, MemoryBytes, PositionedBytes
+from .storage import MappedBytes, MemoryBytes, PositionedBytes, Storage
 from .walk import check_magic
 from .writer import FileWriter
 
@@ -187,7 +187,7 @@ def open(
     return FileReader(source, where, verify)
 
 
-def _local_bytes(where: str, mmap: bool) -> Bytes:
+def _local_bytes(where: str, mmap: bool) -> Storage:
     fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)

@@ -11,7 +11,7 @@ from .chain import MAX_CHAIN, trailer_at
 from .entry import check_entry_names, payload_of, read_entry, read_record
 from .index import Entry, Index, Trailer, check_index
 from .reader import FileReader
-from .storage import Bytes
+from .storage import Storage
 from .walk import walk
 
 
@@ -48,7 +48,7 @@ class _Records:
         claimed: Every name and the position of the last record that claims it.
     """
 
-    def __init__(self, source: Bytes) -> None:
+    def __init__(self, source: Storage) -> None:
         self.claimed: dict[str, int] = {}
         self._source = source
         # Hashes stand for bytes: a file may have millions of records.
@@ -101,7 +101,7 @@ class _Records:
 
 
 def _generation_problems(
-    source: Bytes, end: int, depths: dict[Trailer, int], records: _Records
+    source: Storage, end: int, depths: dict[Trailer, int], records: _Records
 ) -> Iterator[DecodeError]:
     """Check the index of the generation that ends there."""
     trailer = trailer_at(source, end)

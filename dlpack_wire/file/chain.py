@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..errors import DecodeError
 from ..message.wire import read_minimal_varint
 from .index import MAGIC, TRAILER_BYTES, Index, Trailer, check_index, read_trailer
-from .storage import Bytes
+from .storage import Storage
 
 MAX_CHAIN = 64
 """Most indexes that build on each other: a reader walks all of them."""
@@ -39,13 +39,13 @@ class Link:
     index: Index
 
 
-def trailer_at(source: Bytes, end: int) -> Trailer | None:
+def trailer_at(source: Storage, end: int) -> Trailer | None:
     """The trailer that ends there, or None if there is none."""
     begin = end - TRAILER_BYTES
     return read_trailer(source.read(begin, end)) if begin >= len(MAGIC) else None
 
 
-def read_chain(source: Bytes, trailer: Trailer, end: int) -> list[Link]:
+def read_chain(source: Storage, trailer: Trailer, end: int) -> list[Link]:
     """The indexes that a generation builds on, and its own last.
 
     Args:
@@ -72,7 +72,7 @@ def read_chain(source: Bytes, trailer: Trailer, end: int) -> list[Link]:
         end = _base_end(source, trailer, offset)
 
 
-def _base_end(source: Bytes, base: Trailer, before: int) -> int:
+def _base_end(source: Storage, base: Trailer, before: int) -> int:
     """Where the generation of a base index ends."""
     offset = base.index_offset
     if not len(MAGIC) <= offset < before - TRAILER_BYTES:

@@ -13,13 +13,13 @@ from ..tensor.header import Header
 from ..tensor.memory import Buffer
 from .index import Entry
 from .record import MAX_HEAD_BYTES, RECORD_ALIGNMENT, RecordHead, plan, prefix, read_head
-from .storage import Bytes
+from .storage import Storage
 
 _REMEMBERED_BYTES = 128
 """Header fields up to this size are parsed once, however many tensors of a file share them."""
 
 
-class Located(NamedTuple):
+class CheckedEntry(NamedTuple):
     """A tensor found in a file.
 
     Attributes:
@@ -33,7 +33,7 @@ class Located(NamedTuple):
     entry: Entry
 
 
-def read_entry(entry: Entry) -> Located:
+def read_entry(entry: Entry) -> CheckedEntry:
     """The header and checksum of an index entry, checked by themselves.
 
     Raises:
@@ -45,14 +45,14 @@ def read_entry(entry: Entry) -> Located:
         if header is not None:
             headers.check_payload_size(header, entry.data_bytes)
             checksum = int.from_bytes(entry.header[-8:], "little")
-            return Located(header.with_checksum(checksum), checksum, entry)
+            return CheckedEntry(header.with_checksum(checksum), checksum, entry)
     located = reading.read(entry.header, 0, len(entry.header))
     if located.data_begin != located.data_end:
         raise DecodeError("an index entry's header has a payload", field="data")
     if located.checksum is None:
         raise DecodeError("missing", field="data_xxh3_64")
     headers.check_payload_size(located.header, entry.data_bytes)
-    return Located(located.header.with_checksum(located.checksum), located.checksum, entry)
+    return CheckedEntry(located.header.with_checksum(located.checksum), located.checksum, entry)
 
 
 @lru_cache(maxsize=4096)
@@ -65,7 +65,7 @@ def _header_of(fields: bytes) -> Header | None:
     return located.header if located.data_begin == located.data_end else None
 
 
-def check_record(source: Bytes, located: Located) -> None:
+def check_record(source: Storage, located: CheckedEntry) -> None:
     """Hold an index entry against the head of its record.
 
     Raises:
@@ -88,7 +88,7 @@ def check_record(source: Bytes, located: Located) -> None:
         decode_map(split_names(entry.names)[1], MAX_NAMES_BYTES)
 
 
-def _is_as_we_write(region: Buffer, located: Located) -> bool:
+def _is_as_we_write(region: Buffer, located: CheckedEntry) -> bool:
     """Whether a record's head is, sums and all, what this package writes for its index entry: it needs no parsing."""
     header, checksum, entry = located
     planned = plan(
@@ -108,7 +108,7 @@ def check_entry_names(record: bytes, entry: bytes) -> None:
         raise DecodeError("the record's metadata differs from its index entry's", field="metadata")
 
 
-def read_record(source: Bytes, offset: int) -> RecordHead:
+def read_record(source: Storage, offset: int) -> RecordHead:
     """The head of the record at an offset.
 
     Raises:
@@ -117,7 +117,7 @@ def read_record(source: Bytes, offset: int) -> RecordHead:
     return read_head(source.read(offset, min(offset + MAX_HEAD_BYTES, source.size)), 0, source.size, offset)
 
 
-def payload_of(source: Bytes, entry: Entry) -> memoryview:
+def payload_of(source: Storage, entry: Entry) -> memoryview:
     """The bytes of a record's payload."""
     memory, begin = source.memory(entry.data_offset, entry.end)
     return memoryview(memory)[begin : begin + entry.data_bytes]

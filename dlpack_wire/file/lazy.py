@@ -21,7 +21,7 @@ _MOST_PIECES = 4096
 """A selection of more pieces is fetched from its first byte to its last."""
 
 
-class StoredTensor(Tensor):
+class LazyTensor(Tensor):
     """A tensor that is read as a whole when its memory is first needed; a part of it by basic indexing only reads that.
 
     Memory:

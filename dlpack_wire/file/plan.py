@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..message.wire import varint_size
 from ..tensor.header import Header
 from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, entry_bytes, index_bytes
-from .record import RECORD_ALIGNMENT, Plan, plan, prefix
+from .record import RECORD_ALIGNMENT, RecordPlan, plan, prefix
 
 
 class Slot(NamedTuple):
@@ -28,12 +28,12 @@ class Slot(NamedTuple):
 
     names: bytes
     header: Header
-    plan: Plan
+    plan: RecordPlan
     record_offset: int
     data_offset: int
 
 
-class Image:
+class FilePlan:
     """The bytes of a tensor file of one generation, but for its payloads.
 
     Attributes:
@@ -43,7 +43,7 @@ class Image:
     """
 
     def __init__(self, tensors: Sequence[tuple[bytes, Header]], metadata: bytes = b"") -> None:
-        """Plan a file.
+        """RecordPlan a file.
 
         Args:
             tensors: Names block and header of each tensor, in order.

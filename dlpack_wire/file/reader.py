@@ -15,10 +15,10 @@ from ..tensor.checksum import check_contents
 from ..tensor.header import Header
 from ..tensor.tensor import Tensor, from_payload, is_foreign
 from .chain import Link, read_chain, trailer_at
-from .entry import Located, check_record, read_entry, read_record
+from .entry import CheckedEntry, check_record, read_entry, read_record
 from .index import MAGIC, TRAILER_BYTES, Entry, Index, Trailer
-from .lazy import StoredTensor
-from .storage import Bytes, FetchedBytes
+from .lazy import LazyTensor
+from .storage import FetchedBytes, Storage
 from .walk import Walk, check_magic, walk
 
 _MANY_NAMES = 32
@@ -41,7 +41,7 @@ class FileReader(Mapping[str, Tensor]):
         Every tensor keeps the mapping alive, also after `close`.
     """
 
-    def __init__(self, source: Bytes, where: str, verify: bool = False) -> None:
+    def __init__(self, source: Storage, where: str, verify: bool = False) -> None:
         """Open bytes as a tensor file; `dlpack_wire.open` is the door for users.
 
         Args:
@@ -53,7 +53,7 @@ class FileReader(Mapping[str, Tensor]):
         self.where = where
         self._verify = verify
         self._closed = False
-        self._located: dict[int, Located] = {}
+        self._located: dict[int, CheckedEntry] = {}
         self._verified: set[int] = set()
         # Tensors that are not views of one mapping, so that asking twice gives the same memory.
         self._held: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
@@ -129,7 +129,7 @@ class FileReader(Mapping[str, Tensor]):
     def read(self, name: str) -> Tensor:
         """A tensor whose whole payload has been read, and verified if this reader verifies."""
         tensor = self[name]
-        if isinstance(tensor, StoredTensor):
+        if isinstance(tensor, LazyTensor):
             try:
                 tensor.load()
             except DecodeError as error:
@@ -184,7 +184,7 @@ class FileReader(Mapping[str, Tensor]):
         except DecodeError as error:
             raise error.at(path=self.where, tensor=name) from None
 
-    def locate(self, name: str) -> Located:
+    def locate(self, name: str) -> CheckedEntry:
         """A tensor's header, checksum and index entry, checked against its record."""
         ordinal = self._ordinal(name)
         try:
@@ -250,7 +250,7 @@ class FileReader(Mapping[str, Tensor]):
         header, checksum, entry = self.locate_entry(ordinal)
         source = self.source
         if isinstance(source, FetchedBytes) and entry.data_bytes:
-            tensor: Tensor = StoredTensor(header, source, entry.data_offset, self._verify)
+            tensor: Tensor = LazyTensor(header, source, entry.data_offset, self._verify)
             self._held[ordinal] = tensor
             return tensor
         buffer, begin = source.memory(entry.data_offset, entry.end)
@@ -262,7 +262,7 @@ class FileReader(Mapping[str, Tensor]):
             self._held[ordinal] = tensor
         return tensor
 
-    def locate_entry(self, ordinal: int) -> Located:
+    def locate_entry(self, ordinal: int) -> CheckedEntry:
         """Parse an index entry and the head of its record, and hold one against the other."""
         found = self._located.get(ordinal)
         if found is not None:

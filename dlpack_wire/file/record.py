@@ -30,7 +30,7 @@ _TENSOR_TAG = b"\x7a"
 _ZEROS = bytes(8)
 
 
-class Plan(NamedTuple):
+class RecordPlan(NamedTuple):
     """A record's bytes without its names, sums and payload, and its sizes.
 
     Attributes:
@@ -49,8 +49,8 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> Plan:
-    """Plan a record that begins at a position that is `offset` modulo `alignment`.
+def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> RecordPlan:
+    """RecordPlan a record that begins at a position that is `offset` modulo `alignment`.
 
     The padding is the smallest that brings the payload to a multiple of `alignment`; each size is tried, because
     padding changes the lengths written before it.
@@ -80,10 +80,10 @@ def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> Plan:
     head = RECORD_TAG + varint(record)
     middle = _TENSOR_TAG + varint(tensor) + fields + writing.SUM_TAG
     begin = prefix_bytes(len(padding))
-    return Plan(head, middle, padding + data_tag, begin, begin + header.payload_bytes)
+    return RecordPlan(head, middle, padding + data_tag, begin, begin + header.payload_bytes)
 
 
-def prefix(plan: Plan, names: bytes, payload_sum: int) -> bytes:
+def prefix(plan: RecordPlan, names: bytes, payload_sum: int) -> bytes:
     """A record's bytes up to its payload, with both sums."""
     end = plan.middle + payload_sum.to_bytes(8, "little") + plan.tail
     start = plan.head + names + _SUM_TAG

@@ -14,7 +14,7 @@ from .chain import Link, read_chain, trailer_at
 from .entry import payload_of, read_entry, read_record
 from .index import MAGIC, Entry, Index, entry_bytes, index_bytes, split_line
 from .sink import FileSink
-from .storage import Bytes, MappedBytes, MemoryBytes
+from .storage import MappedBytes, MemoryBytes, Storage
 from .walk import Walk, check_magic, walk
 from .writer import FileWriter
 
@@ -99,7 +99,7 @@ def recover(source: Any, target: Any = None, *, durable: bool = True) -> Recover
     return Recovery(names, [problem.at(path=where) for problem in found.problems])
 
 
-def _content(path: str) -> Bytes:
+def _content(path: str) -> Storage:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
@@ -112,7 +112,7 @@ def _content(path: str) -> Bytes:
     return MemoryBytes(b"")
 
 
-def _find(source: Bytes) -> _Found:
+def _find(source: Storage) -> _Found:
     """Look at every record."""
     damage: list[DecodeError] = []
     magic = bytes(source.read(0, min(len(MAGIC), source.size)))
@@ -148,7 +148,7 @@ def _find(source: Bytes) -> _Found:
     return _Found(records, end, metadata, damage + tail, not damage)
 
 
-def _newest_chain(source: Bytes, walked: Walk) -> tuple[list[Link], list[DecodeError]]:
+def _newest_chain(source: Storage, walked: Walk) -> tuple[list[Link], list[DecodeError]]:
     """The indexes of the newest generation that can be read, and the faults of newer ones."""
     faults: list[DecodeError] = []
     for end in dict.fromkeys((source.size, *reversed(walked.ends))):
@@ -166,7 +166,7 @@ def _newest_chain(source: Bytes, walked: Walk) -> tuple[list[Link], list[DecodeE
     return [], faults
 
 
-def _read_whole(source: Bytes, offset: int) -> _Whole:
+def _read_whole(source: Storage, offset: int) -> _Whole:
     """A record with header, metadata and payload as they were written."""
     names: list[str] = []
     try:
@@ -208,7 +208,7 @@ def _mend(fd: int, size: int, found: _Found, durable: bool) -> list[str]:
     return _names(lines)
 
 
-def _copy(source: Bytes, found: _Found, target: Any, durable: bool) -> list[str]:
+def _copy(source: Storage, found: _Found, target: Any, durable: bool) -> list[str]:
     """Write a new file of the records that still have a name."""
     lines = _lines(found.records)
     index = Index(b"".join(lines), source.size)

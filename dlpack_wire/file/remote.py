@@ -67,7 +67,7 @@ class RemoteBytes(FetchedBytes):
                 into[start:end] = part
 
 
-class Upload:
+class RemoteTarget:
     """A file being written to a URL. What was there before stays until it is published.
 
     Attributes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ..tensor.checksum import PASS_BYTES, Running
-from .record import Plan, prefix
+from .record import RecordPlan, prefix
 
 _BUFFER_BYTES = 4 << 20
 _BUFFER_PARTS = 1000  # the kernel takes 1024 parts at once
@@ -41,7 +41,7 @@ class Sink(Protocol):
     def append(self, *parts: Any) -> None:
         """Append small parts."""
 
-    def append_record(self, record: Plan, names: bytes, payload: Payload) -> int:
+    def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> int:
         """Append a record with its payload; return the payload's sum."""
 
     def flush(self) -> None:
@@ -58,7 +58,7 @@ class StreamSink:
     def append(self, *parts: Any) -> None:
         self._write(b"".join(parts))
 
-    def append_record(self, record: Plan, names: bytes, payload: Payload) -> int:
+    def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> int:
         payload_sum = payload.checksum()
         self._write(prefix(record, names, payload_sum))
         for piece in payload.pieces(PASS_BYTES * 16):
@@ -100,7 +100,7 @@ class FileSink:
         if self._pending_bytes > _BUFFER_BYTES or len(self._pending) >= _BUFFER_PARTS:
             self.flush()
 
-    def append_record(self, record: Plan, names: bytes, payload: Payload) -> int:
+    def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> int:
         self.flush()
         running = Running()
         at = self.position + record.prefix_bytes

@@ -20,7 +20,7 @@ AHEAD_BYTES = 8 << 20
 """What the kernel is asked to read ahead behind a payload: files are mostly read from front to back."""
 
 
-class Bytes(Protocol):
+class Storage(Protocol):
     """Random access to the bytes of a file.
 
     Attributes:

@@ -9,7 +9,7 @@ from ..message.wire import LEN, read_minimal_varint, read_tag
 from ..tensor.memory import Buffer
 from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, read_trailer
 from .record import RECORD_TAG
-from .storage import Bytes
+from .storage import Storage
 
 
 def check_magic(found: Buffer, size: int) -> None:
@@ -57,7 +57,7 @@ class Walk(NamedTuple):
         return self.ends[-1] if self.ends else 0
 
 
-def walk(source: Bytes, begin: int = len(MAGIC), end: int | None = None) -> Walk:
+def walk(source: Storage, begin: int = len(MAGIC), end: int | None = None) -> Walk:
     """Walk the fields in [begin, end) by their lengths, reading no payload.
 
     Args:

@@ -18,8 +18,8 @@ from ..tensor.checksum import xxh3
 from ..tensor.header import Header
 from ..tensor.source import Layout, plain_array
 from .index import MAGIC, entry_bytes, index_bytes
-from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, Plan, plan, prefix
-from .remote import Upload, is_url
+from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, RecordPlan, plan, prefix
+from .remote import RemoteTarget, is_url
 from .replacement import Replacement
 from .sink import FileSink, Payload, Sink, StreamSink
 
@@ -30,7 +30,7 @@ SMALL_BYTES = 256 * 1024
 """Payloads up to this size are gathered into a buffer, so that many small ones cost few system calls."""
 
 
-class Place(Protocol):
+class Target(Protocol):
     """What is written to, until it is published or discarded."""
 
     def publish(self) -> None:
@@ -161,7 +161,7 @@ class RecordWriter:
         self._sink.append(prefix(record, names, payload_sum), payload)
         self._note(names, header, begin, record, payload_sum)
 
-    def _note(self, names: bytes, header: Header, begin: int, record: Plan, payload_sum: int) -> None:
+    def _note(self, names: bytes, header: Header, begin: int, record: RecordPlan, payload_sum: int) -> None:
         line = entry_bytes(names, header, payload_sum, begin, begin + record.prefix_bytes)
         self._lines.append(line)
         self._lines_bytes += len(line)
@@ -221,14 +221,14 @@ class FileWriter(RecordWriter):
         """
         super().__init__(metadata, alignment)
         self._names: set[str] = set()
-        self._place: Place | None = None
+        self._target: Target | None = None
         if hasattr(target, "write"):
             self._sink = StreamSink(target)
         elif is_url(target):
-            self._place = upload = Upload(target)
+            self._target = upload = RemoteTarget(target)
             self._sink = StreamSink(upload.stream)
         else:
-            self._place = place = Replacement(target, durable)
+            self._target = place = Replacement(target, durable)
             self._sink = StreamSink(RawFile(place.fd)) if place.in_place else FileSink(place.fd)
         try:
             self._sink.append(MAGIC)
@@ -263,8 +263,8 @@ class FileWriter(RecordWriter):
             metadata = encode_map(2, self.metadata, MAX_FILE_METADATA_BYTES)
             self._sink.append(*index_bytes(self._lines, metadata, self._sink.position))
             self._sink.flush()
-            if self._place is not None:
-                self._place.publish()
+            if self._target is not None:
+                self._target.publish()
         except BaseException:
             self.abort()
             raise
@@ -273,8 +273,8 @@ class FileWriter(RecordWriter):
     def abort(self) -> None:
         """Drop what was written; the old file, if any, stays."""
         self._closed = True
-        if self._place is not None and not self._is_inherited:
-            self._place.discard()
+        if self._target is not None and not self._is_inherited:
+            self._target.discard()
 
     def __enter__(self) -> FileWriter:
         return self

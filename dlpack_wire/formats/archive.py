@@ -9,7 +9,7 @@ import zlib
 from typing import cast
 
 from ..errors import DecodeError
-from ..file.storage import Bytes, MemoryBytes
+from ..file.storage import MemoryBytes, Storage
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
@@ -17,7 +17,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 class Archive:
     """A zip archive. Its names are only names: nothing is ever extracted to a path."""
 
-    def __init__(self, source: Bytes) -> None:
+    def __init__(self, source: Storage) -> None:
         """Read the directory.
 
         Raises:
@@ -45,7 +45,7 @@ class Archive:
         source, begin, size = self.content(member, limit)
         return bytes(source.read(begin, begin + size))
 
-    def content(self, member: str, limit: int | None = None) -> tuple[Bytes, int, int]:
+    def content(self, member: str, limit: int | None = None) -> tuple[Storage, int, int]:
         """Where the bytes of a member lie: (source, position, size).
 
         Raises:
@@ -75,7 +75,7 @@ class Archive:
 class _Raw(io.RawIOBase):
     """A file object over bytes, for the zip module."""
 
-    def __init__(self, source: Bytes) -> None:
+    def __init__(self, source: Storage) -> None:
         self._source = source
         self._position = 0
 

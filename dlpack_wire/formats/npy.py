@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from ..errors import DecodeError, EncodeError, TruncatedError, WireError
-from ..file.storage import Bytes
+from ..file.storage import Storage
 from ..tensor.dtype import from_numpy
 from .archive import Archive
 from .content import PIECE_BYTES, Content, Item, pieces, refuse_metadata
@@ -43,7 +43,7 @@ def read_npz(path: str) -> Iterator[Content]:
         yield Content(items)
 
 
-def _item(name: str, source: Bytes, begin: int, size: int) -> Item:
+def _item(name: str, source: Storage, begin: int, size: int) -> Item:
     """The array in [begin, begin + size)."""
     head = io.BytesIO(bytes(source.read(begin, begin + min(size, _HEAD_BYTES))))
     try:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DecodeError, EncodeError, WireError
-from ..file.storage import Bytes, MappedBytes
+from ..file.storage import MappedBytes, Storage
 from ..message.wire import LEN, MAX_MESSAGE_BYTES, VARINT, Field, length_delimited, read_field, read_varint, varint
 from ..tensor import header as headers
 from ..tensor.device import CPU
@@ -83,7 +83,7 @@ def read(path: str) -> Iterator[Content]:
 class _Model:
     """A model being read."""
 
-    def __init__(self, source: Bytes, folder: str, stack: contextlib.ExitStack) -> None:
+    def __init__(self, source: Storage, folder: str, stack: contextlib.ExitStack) -> None:
         self.items: list[Item] = []
         self.metadata: dict[str, str] = {}
         self.skipped: list[str] = []
@@ -91,7 +91,7 @@ class _Model:
         self._content = memoryview(source.memory(0, source.size)[0]) if source.size else memoryview(b"")
         self._folder = folder
         self._stack = stack
-        self._external: dict[str, Bytes] = {}
+        self._external: dict[str, Storage] = {}
         self._names: set[str] = set()
 
     def fields(self, begin: int, end: int) -> Iterator[Field]:
@@ -234,7 +234,7 @@ class _Model:
         headers.check_payload_size(header, payload.size)
         return from_payload(header, None, payload, 0)
 
-    def _locate(self, external: dict[str, str]) -> tuple[Bytes, int, int]:
+    def _locate(self, external: dict[str, str]) -> tuple[Storage, int, int]:
         """Where a tensor in an external file lies."""
         location = external.get("location", "")
         source = self._external.get(location)
@@ -249,7 +249,7 @@ class _Model:
             raise DecodeError(f"[{begin}, {begin + size}) of {source.size} bytes", field="external_data")
         return source, begin, size
 
-    def _open_beside(self, location: str) -> Bytes:
+    def _open_beside(self, location: str) -> Storage:
         """A file in the model's own folder. What a model says is never followed to anywhere else."""
         if location in ("", ".", "..") or os.path.basename(location) != location or "\0" in location:
             raise DecodeError(f"{location!r} is not the name of a file beside the model", field="location")

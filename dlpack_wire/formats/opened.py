@@ -9,16 +9,16 @@ from typing import BinaryIO
 
 from ..errors import DecodeError
 from ..file.replacement import Replacement
-from ..file.storage import Bytes, MappedBytes, MemoryBytes
+from ..file.storage import MappedBytes, MemoryBytes, Storage
 
 
 @contextlib.contextmanager
-def open_bytes(path: str) -> Iterator[Bytes]:
+def open_bytes(path: str) -> Iterator[Storage]:
     """A file's bytes, mapped private; tensors made from them outlive this."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
-        source: Bytes = MappedBytes(os.dup(fd), size) if size else MemoryBytes(b"")
+        source: Storage = MappedBytes(os.dup(fd), size) if size else MemoryBytes(b"")
     finally:
         os.close(fd)
     try:

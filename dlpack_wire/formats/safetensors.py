@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import DecodeError, EncodeError, LimitError, WireError
-from ..file.storage import Bytes
+from ..file.storage import Storage
 from ..tensor import header as headers
 from ..tensor.device import CPU
 from ..tensor.dtype import ByteOrder, DType
@@ -54,7 +54,7 @@ def read(path: str) -> Iterator[Content]:
         yield Content(items, metadata)
 
 
-def _header_size(source: Bytes) -> tuple[int, int]:
+def _header_size(source: Storage) -> tuple[int, int]:
     """(bytes of all tensors, position of the first)."""
     if source.size < 8:
         raise DecodeError(f"not a safetensors file: it has {source.size} bytes")
@@ -85,7 +85,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _item(source: Bytes, begin: int, size: int, name: str, said: Any) -> Item:
+def _item(source: Storage, begin: int, size: int, name: str, said: Any) -> Item:
     try:
         dtype = DType(DTYPES[said["dtype"]])
         shape = tuple(int(n) for n in said["shape"])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DecodeError, EncodeError
-from ..file.storage import Bytes
+from ..file.storage import Storage
 from ..message.names import Value
 from ..tensor.capsule import carrier
 from ..tensor.dtype import DType
@@ -127,7 +127,7 @@ class _Collected:
         return Item(path, view.dtype, view.shape, lambda: array, identity=view)
 
 
-def _array(source: Bytes, begin: int, size: int, view: _View, order: str, path: str) -> np.ndarray[Any, Any]:
+def _array(source: Storage, begin: int, size: int, view: _View, order: str, path: str) -> np.ndarray[Any, Any]:
     """The elements of a view; numpy refuses one that reaches beyond its storage."""
     own = view.dtype._numpy
     element = own if own is not None else carrier(view.dtype.itemsize)

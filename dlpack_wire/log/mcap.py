@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..errors import ChecksumError, DecodeError, LimitError
-from ..file.storage import Bytes
+from ..file.storage import Storage
 from ..message.wire import MAX_MESSAGE_BYTES
 from ..tensor.memory import Buffer
 
@@ -49,7 +49,7 @@ class Message(NamedTuple):
 class Chunks:
     """The contents of a file's chunks, by where they begin. The last few are kept."""
 
-    def __init__(self, source: Bytes, limit: int) -> None:
+    def __init__(self, source: Storage, limit: int) -> None:
         """Read chunks of `source`; those that decompress to more than `limit` bytes are refused."""
         self._source = source
         self._limit = limit

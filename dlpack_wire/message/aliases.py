@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..tensor import abi
-from ..tensor.frameworks import place_of, storage_of
+from ..tensor.frameworks import memory_key, storage_key
 from ..tensor.tensor import Tensor
 from ..v1 import dlpack_pb2
 from .names import MAX_ALIASES
@@ -57,7 +57,7 @@ def _root(x: Any) -> int:
                 return id(x.base.obj if isinstance(x.base, memoryview) else x.base)
             x = x.base
         return id(x)
-    return storage_of(x) or id(x)
+    return storage_key(x) or id(x)
 
 
 def _key(x: Any) -> Hashable:
@@ -70,4 +70,4 @@ def _key(x: Any) -> Hashable:
         if not array.size:
             return id(x)
         return array.ctypes.data, array.shape, array.strides, array.dtype.str, array.dtype.num, more
-    return place_of(x) or id(x)
+    return memory_key(x) or id(x)

@@ -193,7 +193,7 @@ _Seen = tuple[Header, "np.dtype[Any]", bytes, int, bytes, int, bool]
 _SEEN: dict[int, _Seen] = {}
 
 
-def _remember_seen(buffer: Buffer, length: int, located: reading.Located) -> _Seen:
+def _remember_seen(buffer: Buffer, length: int, located: reading.Parsed) -> _Seen:
     header, checksum, begin, _, sum_begin = located
     element = header.dtype.numpy
     if checksum is not None:

@@ -28,7 +28,7 @@ MAX_PADDING_BYTES = 16384
 _T = TypeVar("_T")
 
 
-class Located(NamedTuple):
+class Parsed(NamedTuple):
     """What `read` found.
 
     Attributes:
@@ -46,7 +46,7 @@ class Located(NamedTuple):
     sum_begin: int
 
 
-def read(buffer: Buffer, pos: int, end: int) -> Located:
+def read(buffer: Buffer, pos: int, end: int) -> Parsed:
     """Read a serialized `DLTensor` in `buffer[pos:end]`, in any field order, as every standard parser would.
 
     The payload may be missing, whatever the header says: its positions are then `end`, as is that of a missing sum.
@@ -143,10 +143,10 @@ def read(buffer: Buffer, pos: int, end: int) -> Located:
     version = _version_of(version_parts) if version_parts else None
     extents = tuple(shape)
     header = checked(dtype, extents, tuple(strides) or None, byte_offset, byte_order, device, flags, version)
-    return Located(header, checksum, data_begin, data_end, sum_begin)
+    return Parsed(header, checksum, data_begin, data_end, sum_begin)
 
 
-def read_plain(buffer: Buffer, length: int) -> Located | None:
+def read_plain(buffer: Buffer, length: int) -> Parsed | None:
     """The short way to read what our own writer makes of most tensors: compact, in this machine's order, with a sum.
 
     It says what `read` would say of the same message, or None, whereupon `read` has to look.
@@ -194,12 +194,12 @@ def read_plain(buffer: Buffer, length: int) -> Located | None:
         begin += 2
         if size >= 0x80:
             size, begin = read_minimal_varint(buffer, begin - 1, length)
-        if begin + size != length or layout.payload_bytes(dtype, False, shape, None, 0) != size:
+        if begin + size != length or layout.check_layout(dtype, False, shape, None, 0) != size:
             return None
     except (IndexError, DecodeError):
         return None
     header = Header(dtype, shape, None, 0, order, device, False, None, None, size)
-    return Located(header, int.from_bytes(buffer[sum_begin : sum_begin + 8], "little"), begin, length, sum_begin)
+    return Parsed(header, int.from_bytes(buffer[sum_begin : sum_begin + 8], "little"), begin, length, sum_begin)
 
 
 # Fields 3 and 4 of plain messages that `read` has understood, and what stands between shape and sum with them.

@@ -12,7 +12,7 @@ from ..tensor.header import Header
 from ..tensor.memory import empty_aligned
 from ..tensor.tensor import Tensor, from_payload, is_foreign
 from ..v1 import tensor_service_pb2 as pb
-from .messages import Arrival, Piece, Record, Stage, parse
+from .messages import Arrival, Chunk, Record, Stage, parse
 from .upload import Progress
 
 
@@ -109,7 +109,7 @@ class Download:
             return empty_aligned(header.payload_bytes)
         return taken.array.reshape(-1).view(np.uint8)
 
-    def _chunk(self, piece: Piece) -> None:
+    def _chunk(self, piece: Chunk) -> None:
         self.arrival.chunk(piece)
         array = self._arrays[piece.tensor_index]
         array[piece.offset : piece.offset + len(piece.data)] = np.frombuffer(piece.data, np.uint8)

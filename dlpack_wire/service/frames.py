@@ -19,7 +19,7 @@ from ..v1 import tensor_service_pb2 as pb
 from .messages import (
     MAX_METADATA_BYTES,
     Arrival,
-    Piece,
+    Chunk,
     Record,
     Rest,
     chunk_messages,
@@ -100,7 +100,7 @@ def delivered(fields: bytes, dropped_count: int) -> bytes:
 # --- in ---------------------------------------------------------------------------------------------------------------
 
 
-def parse_frame(kind: type[_M], serialized: Buffer) -> tuple[_M, FrameHead | None, Piece | None]:
+def parse_frame(kind: type[_M], serialized: Buffer) -> tuple[_M, FrameHead | None, Chunk | None]:
     """Parse a message of Publish or Subscribe: its own fields by its class, and the frame and the chunk around it.
 
     Raises:
@@ -108,7 +108,7 @@ def parse_frame(kind: type[_M], serialized: Buffer) -> tuple[_M, FrameHead | Non
     """
     number = _FRAME[kind]
     heads: list[FrameHead] = []
-    chunks: list[Piece] = []
+    chunks: list[Chunk] = []
     rest = Rest(serialized, 0)
     end = len(serialized)
     for found, wire_type, begin, content, after in walk_fields(serialized, 0, end):

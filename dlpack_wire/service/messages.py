@@ -71,7 +71,7 @@ class Record(NamedTuple):
         return names_block(self.names[0], self.names[1:], self.metadata, allow_empty=True)
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """A chunk: one contiguous piece of a tensor's payload.
 
     Attributes:
@@ -101,7 +101,7 @@ def record_parts(number: int, block: bytes, header: Header, payload: Buffer = b"
     return [varint(number << 3 | LEN) + varint(len(inner) + len(payload)) + inner, payload]
 
 
-def chunk_parts(piece: Piece) -> list[Buffer]:
+def chunk_parts(piece: Chunk) -> list[Buffer]:
     """A chunk as the last field of its message, in parts to be joined."""
     head = b"\x10" + varint(piece.offset) if piece.offset else b""
     if piece.tensor_index:
@@ -113,7 +113,7 @@ def chunk_parts(piece: Piece) -> list[Buffer]:
     return [_CHUNK_TAG + varint(len(head) + size) + head, piece.data]
 
 
-def chunk_messages(parts: list[Buffer], chunks: Iterable[Piece]) -> Iterator[bytes]:
+def chunk_messages(parts: list[Buffer], chunks: Iterable[Chunk]) -> Iterator[bytes]:
     """Messages with one chunk each. `parts` go first, in the message of the first chunk if there is room."""
     used = sum(map(len, parts))
     for piece in chunks:
@@ -137,7 +137,7 @@ def sum_until(source: Source, offset: int) -> Running:
     return running
 
 
-def pieces(source: Source, index: int, size: int, running: Running, begin: int = 0) -> Iterator[Piece]:
+def pieces(source: Source, index: int, size: int, running: Running, begin: int = 0) -> Iterator[Chunk]:
     """A payload from `begin` on in pieces of at most `size` bytes (at least one element).
 
     Args:
@@ -149,7 +149,7 @@ def pieces(source: Source, index: int, size: int, running: Running, begin: int =
     """
     for offset, part in _parts(source, size, begin):
         running.update(part)
-        yield Piece(index, offset, running.intdigest(), part)
+        yield Chunk(index, offset, running.intdigest(), part)
 
 
 def _parts(source: Source, size: int, begin: int = 0) -> Iterator[tuple[int, memoryview]]:
@@ -204,7 +204,7 @@ _FIELDS: dict[type[Message], _Fields] = {
 _NO_FIELDS = _Fields(0, 0)
 
 
-def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tuple[_M, list[Record], list[Piece]]:
+def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tuple[_M, list[Record], list[Chunk]]:
     """Parse a message: its own fields by its class, and what the class does not get to see.
 
     Raises:
@@ -213,7 +213,7 @@ def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tup
     """
     records_number, chunks_number = _FIELDS.get(kind, _NO_FIELDS)
     records: list[Record] = []
-    chunks: list[Piece] = []
+    chunks: list[Chunk] = []
     rest = Rest(serialized, 0)
     end = len(serialized)
     for number, wire_type, begin, content, after in walk_fields(serialized, 0, end):
@@ -257,7 +257,7 @@ def parses_quickly(serialized: Buffer, depth: int) -> bool:
     return True
 
 
-def only_chunk(chunks: Sequence[Piece]) -> Piece | None:
+def only_chunk(chunks: Sequence[Chunk]) -> Chunk | None:
     """The chunk of a message that may have one.
 
     Raises:
@@ -327,7 +327,7 @@ class Rest:
             raise DecodeError(f"not a {kind.DESCRIPTOR.name}: {error}") from None
 
 
-def read_chunk(buffer: Buffer, pos: int, end: int) -> Piece:
+def read_chunk(buffer: Buffer, pos: int, end: int) -> Chunk:
     """The serialized `Chunk` in [pos, end)."""
     index = offset = 0
     running_sum: int | None = None
@@ -341,7 +341,7 @@ def read_chunk(buffer: Buffer, pos: int, end: int) -> Piece:
             index = read_varint(buffer, content, after)[0] & 0xFFFFFFFF  # a uint32, cut as every parser does
         elif wire_type == VARINT and number == 2:
             offset = read_varint(buffer, content, after)[0]
-    return Piece(index, offset, running_sum, memoryview(buffer)[data_begin:data_end])
+    return Chunk(index, offset, running_sum, memoryview(buffer)[data_begin:data_end])
 
 
 class _Known(NamedTuple):
@@ -387,7 +387,7 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
     return record
 
 
-def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, reading.Located | None]:
+def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, reading.Parsed | None]:
     """The record, and where its parts are in the buffer, unless they had to be put together elsewhere."""
     name = b""
     aliases: list[bytes] = []
@@ -514,7 +514,7 @@ class Arrival:
             self.stage = Stage.CHUNKS
             self._step_over_whole()
 
-    def chunk(self, piece: Piece) -> None:
+    def chunk(self, piece: Chunk) -> None:
         """The next chunk: checks its place, its sum and its contents.
 
         Raises:

@@ -20,7 +20,7 @@ from ..tensor.tensor import Tensor, from_payload
 from ..v1 import tensor_service_pb2 as pb
 from .connection import FAREWELL_S, Clock
 from .frames import FrameHead, frame_arrival, frame_fields, frame_metadata, parse_frame, publish_messages
-from .messages import Piece, Stage, parse
+from .messages import Chunk, Stage, parse
 from .operations import CHUNK_BYTES, Patience
 
 Policy = Literal["latest", "drop_oldest", "reliable"]
@@ -412,7 +412,7 @@ class _FrameDownload:
     def complete(self) -> bool:
         return self._arrival.stage is Stage.COMPLETE
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: Chunk) -> None:
         self._arrival.chunk(piece)
         self._array[piece.offset : piece.offset + len(piece.data)] = np.frombuffer(piece.data, np.uint8)
 

@@ -18,7 +18,7 @@ from . import abi, layout
 from . import dtype as dtypes
 from .device import CPU, HOST_READABLE, Device
 from .dtype import NATIVE, ByteOrder, DType
-from .frameworks import is_lazy, settler
+from .frameworks import is_lazy, normaliser
 
 MAX_VERSION = (abi.MAJOR, abi.MINOR)
 
@@ -149,7 +149,7 @@ def _find_reader(x: Any) -> Callable[[Any], Borrowed]:
         return _borrow_capsule
     if peeker(x) is not None:
         return _borrow_by_table
-    settle = settler(x)
+    settle = normaliser(x)
     if settle is not None:
         return lambda x: _borrow_producer(settle(x))
     if hasattr(kind, "__dlpack__"):
@@ -311,7 +311,7 @@ def peeker(x: Any) -> Peek | None:
         read = abi.exchange_reader(table) if table is not None else None
         peek = None
         if read is not None:
-            peek = _peek_with(read, settler(x))
+            peek = _peek_with(read, normaliser(x))
         if len(_PEEKERS) >= 256:
             _PEEKERS.clear()
         _PEEKERS[kind] = peek
@@ -371,7 +371,7 @@ def _from_raw(
     device = CPU if device_type == 1 and device_id == 0 else Device(device_type, device_id)
     compact = layout.canonical_strides(shape, strides) is None
     # Checks the shape; strides and offset are those of live memory, not of a message.
-    size = layout.payload_bytes(dtype, padded, shape, None, 0, EncodeError)
+    size = layout.check_layout(dtype, padded, shape, None, 0, EncodeError)
     byte_order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
     if size and not data:
         raise EncodeError(f"NULL for {size} bytes", field="data")

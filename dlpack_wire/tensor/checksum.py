@@ -11,7 +11,7 @@ from .header import Header
 from .memory import Buffer
 
 PASS_BYTES = 1 << 18
-"""Piece that is hashed and then checked or copied while it is still in the cache."""
+"""Chunk that is hashed and then checked or copied while it is still in the cache."""
 
 xxh3 = xxh3_64_intdigest
 """XXH3-64 with seed 0 of a contiguous buffer. Lets go of the GIL on large ones."""

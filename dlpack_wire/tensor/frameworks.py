@@ -14,7 +14,7 @@ from ..errors import EncodeError, UnsupportedTensorError
 from .dtype import COMPLEX, DType
 
 
-def settler(x: Any) -> Callable[[Any], Any] | None:
+def normaliser(x: Any) -> Callable[[Any], Any] | None:
     """What turns objects of such a type into ones whose export says all; None if they are so already."""
     if _is_torch(x):
         return _settle_torch
@@ -23,7 +23,7 @@ def settler(x: Any) -> Callable[[Any], Any] | None:
     return None
 
 
-def storage_of(x: Any) -> int:
+def storage_key(x: Any) -> int:
     """Equal for two torch tensors if their values lie in the same memory; 0 where that cannot be told."""
     if not _has_place(x):
         return 0
@@ -33,7 +33,7 @@ def storage_of(x: Any) -> int:
         return 0
 
 
-def place_of(x: Any) -> Hashable:
+def memory_key(x: Any) -> Hashable:
     """Equal for two living torch tensors if and only if they are the same memory; None where it cannot be told."""
     if not _has_place(x) or not x.numel():
         return None

@@ -68,7 +68,7 @@ def checked(
         DecodeError: A rule of the contract is broken.
     """
     padded = bool(flags & layout.FLAG_SUBBYTE_PADDED)
-    size = layout.payload_bytes(dtype, padded, shape, strides, byte_offset)
+    size = layout.check_layout(dtype, padded, shape, strides, byte_offset)
     if not 0 <= byte_order <= 2:
         raise DecodeError(f"{byte_order} is neither unspecified (0), little (1) nor big endian (2)", field="byte_order")
     if dtype.part_bytes == 1:

@@ -103,7 +103,7 @@ def overlap(shape: Sequence[int], strides: Sequence[int]) -> str | None:
     return None
 
 
-def payload_bytes(
+def check_layout(
     dtype: DType,
     padded: bool,
     shape: Sequence[int],

@@ -57,7 +57,7 @@ class Source:
         b = self._borrowed
         array, dtype, shape, padded = b.array, b.dtype, b.shape, b.padded
         strides: tuple[int, ...] | None = None
-        size = layout.payload_bytes(dtype, padded, shape, None, 0, EncodeError)
+        size = layout.check_layout(dtype, padded, shape, None, 0, EncodeError)
         version = b.version if provenance else None
         if dtype.element_bits % 8 and not padded and array.dtype == dtype._numpy:
             array = pack(array, dtype.bits)  # ml_dtypes keeps one element per byte
@@ -176,7 +176,7 @@ def plain_array(x: np.ndarray[Any, Any]) -> tuple[Header, Any] | None:
 
 def plain_header(dtype: DType, shape: tuple[int, ...], byte_order: ByteOrder, device: Device) -> Header:
     """The header of a compact row-major tensor in which elements fill whole bytes."""
-    size = layout.payload_bytes(dtype, False, shape, None, 0, EncodeError)
+    size = layout.check_layout(dtype, False, shape, None, 0, EncodeError)
     return Header(dtype, shape, None, 0, byte_order, device, False, None, None, size)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+PackedBytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def mask(bits: int) -> int:
@@ -14,7 +14,7 @@ def mask(bits: int) -> int:
     return (1 << bits) - 1
 
 
-def pack(values: np.ndarray[Any, Any], bits: int) -> Bytes:
+def pack(values: np.ndarray[Any, Any], bits: int) -> PackedBytes:
     """Pack elements that fill a byte each, in row-major order; their upper bits are ignored.
 
     Element i starts at bit i * bits, counted from the least significant bit of the first byte; spare bits are zero.
@@ -25,7 +25,7 @@ def pack(values: np.ndarray[Any, Any], bits: int) -> Bytes:
         room = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
         np.bitwise_and(flat, mask(bits), out=room[: flat.size])
         lanes = room.reshape(-1, per_byte)
-        packed: Bytes = lanes[:, 0].copy()
+        packed: PackedBytes = lanes[:, 0].copy()
         for lane in range(1, per_byte):
             packed |= lanes[:, lane] << (lane * bits)
         return packed
@@ -33,7 +33,7 @@ def pack(values: np.ndarray[Any, Any], bits: int) -> Bytes:
     return np.packbits(split.reshape(-1), bitorder="little")
 
 
-def unpack(packed: Bytes, bits: int, count: int) -> Bytes:
+def unpack(packed: PackedBytes, bits: int, count: int) -> PackedBytes:
     """The first `count` packed elements, one per byte, upper bits zero."""
     if 8 % bits == 0:
         per_byte = 8 // bits

@@ -29,7 +29,7 @@ from .options import Options, parse
 from .service import SERVICE, Limits, TensorService
 from .status import Refusal, status_of
 from .store import MemoryStore, Store
-from .uploads import Uploads
+from .unfinished import UnfinishedPuts
 
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.so_reuseport", 0),  # two servers on one port would share its clients at random
@@ -112,7 +112,7 @@ class Server:
         try:
             store = _open_store(options, retention_ns)
             self._ending.callback(store.close)
-            self._uploads = Uploads(retention_ns, options.max_unfinished_bytes or store.space.limit)
+            self._uploads = UnfinishedPuts(retention_ns, options.max_unfinished_bytes or store.budget.limit)
             hub = Hub(options.max_topic_bytes or _physical_memory() // 4, options.max_subscribers)
             metrics = self._open_metrics(store, hub)
             limits = Limits(object_bytes=options.max_object_bytes)
@@ -137,12 +137,12 @@ class Server:
 
     def _open_metrics(self, store: Store, hub: Hub) -> Metrics:
         metrics = Metrics()
-        metrics.watch("store_bytes", "Bytes of all images in the store.", lambda: store.space.used)
-        metrics.watch("store_limit_bytes", "Most bytes of all images.", lambda: store.space.limit)
-        metrics.watch("unfinished_uploads", "Uploads that can be resumed.", lambda: len(self._uploads))
+        metrics.watch("store_bytes", "Bytes of all images in the store.", lambda: store.budget.used)
+        metrics.watch("store_limit_bytes", "Most bytes of all images.", lambda: store.budget.limit)
+        metrics.watch("unfinished_uploads", "UnfinishedPuts that can be resumed.", lambda: len(self._uploads))
         metrics.watch("subscribers", "Subscriptions that are open.", lambda: len(hub.subscriptions))
         metrics.watch("topics", "Topics that frames were published on.", lambda: hub.topic_count)
-        metrics.watch("topic_bytes", "Bytes of all frames that are kept.", lambda: hub.space.used)
+        metrics.watch("topic_bytes", "Bytes of all frames that are kept.", lambda: hub.budget.used)
         metrics.count("frames", "Frames published.", lambda: hub.frame_count)
         metrics.count("dropped_frames", "Frames that a subscriber did not get.", lambda: hub.dropped_count)
         if self._options.metrics_listen is not None:

@@ -26,19 +26,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlpack_wire.file.plan import Image
+from dlpack_wire.file.plan import FilePlan
 from dlpack_wire.file.reader import FileReader
 from dlpack_wire.file.replacement import sync_folder
 from dlpack_wire.file.storage import MemoryBytes
 from dlpack_wire.message.names import split_names
 from dlpack_wire.service.messages import Record
 
-from .space import Space
+from .budget import Budget
 from .store import (
     Commit,
-    DescriptorRoom,
+    DescriptorBacking,
     Draft,
-    ObjectInfo,
+    ObjectSummary,
     Serialized,
     StoredObject,
     StoredRecord,
@@ -101,7 +101,7 @@ class DirectoryStore:
             self._reads = self._connect()
             self._last = max(self._number("SELECT generation FROM last"), time.time_ns() // 1000)
             used = self._number("SELECT COALESCE(SUM(image_bytes), 0) FROM objects")
-            self.space = Space(limit_bytes or _NO_LIMIT, used)
+            self.budget = Budget(limit_bytes or _NO_LIMIT, used)
             self._remove_orphans()
         except BaseException:
             os.close(self._claim)
@@ -134,19 +134,19 @@ class DirectoryStore:
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
         image, placed = in_image(records, metadata)
-        self.space.reserve(image.size)
+        self.budget.reserve(image.size)
         try:
-            room = FileRoom(self._objects / f"{secrets.token_hex(8)}.draft", image, self.space)
+            room = FileBacking(self._objects / f"{secrets.token_hex(8)}.draft", image, self.budget)
         except BaseException:
-            self.space.release(image.size)
+            self.budget.release(image.size)
             raise
         return Draft(placed, metadata.shown, room)
 
     def publish(
         self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
     ) -> Commit:
-        room = draft.room
-        assert isinstance(room, FileRoom)
+        room = draft.backing
+        assert isinstance(room, FileBacking)
         records = draft.complete(sums)
         with self._lock:
             committed = self.committed(upload) if upload is not None else None
@@ -214,7 +214,7 @@ class DirectoryStore:
                 self._open.pop(generation, None)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._file(generation))
-            self.space.release(size)
+            self.budget.release(size)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class DirectoryStore:
             if row is None:
                 raise not_found(name)
             try:
-                stored = self._load(ObjectInfo(name, *row[1:]))
+                stored = self._load(ObjectSummary(name, *row[1:]))
             except FileNotFoundError:
                 if self.generation(name) == present:
                     raise  # it was not replaced meanwhile: it is missing
@@ -248,9 +248,9 @@ class DirectoryStore:
             self._hold(stored)
             return stored
 
-    def _load(self, info: ObjectInfo) -> StoredObject:
+    def _load(self, info: ObjectSummary) -> StoredObject:
         fd = os.open(self._file(info.generation), os.O_RDONLY | os.O_CLOEXEC)
-        room = DescriptorRoom(fd, os.fstat(fd).st_size)
+        room = DescriptorBacking(fd, os.fstat(fd).st_size)
         reader = FileReader(MemoryBytes(room.view()), str(self._file(info.generation)))
         records = []
         for ordinal in dict.fromkeys(ordinal for _, ordinal in reader.ordinals()):
@@ -267,8 +267,8 @@ class DirectoryStore:
             if len(self._open) > _MAX_OPEN:
                 self._open.popitem(last=False)
 
-    def list(self, prefix: str, after: str, count: int) -> list[ObjectInfo]:
-        found: list[ObjectInfo] = []
+    def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
+        found: list[ObjectSummary] = []
         room = _PAGE_METADATA_BYTES
         begin = prefix.encode()
         query = f"SELECT {_INFO} FROM objects WHERE name > ? AND name >= ? ORDER BY name LIMIT ?"
@@ -276,7 +276,7 @@ class DirectoryStore:
             for row in self._reads.execute(query, (after.encode(), begin, count)):
                 if not row[0].startswith(begin) or room < 0:
                     break
-                found.append(ObjectInfo(row[0].decode(), *row[1:]))
+                found.append(ObjectSummary(row[0].decode(), *row[1:]))
                 room -= len(row[5])
         return found
 
@@ -293,22 +293,22 @@ class DirectoryStore:
         os.close(self._claim)
 
 
-class FileRoom(DescriptorRoom):
+class FileBacking(DescriptorBacking):
     """A file that is removed with this object, unless it is kept."""
 
-    def __init__(self, path: Path, image: Image, space: Space) -> None:
+    def __init__(self, path: Path, image: FilePlan, budget: Budget) -> None:
         """Make a file.
 
         Args:
             path: Where.
             image: The plan of its bytes, whose number has been reserved.
-            space: Where that is given back, unless it is kept.
+            budget: Where that is given back, unless it is kept.
         """
-        self._space: Space | None = None
+        self._budget: Budget | None = None
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         super().__init__(fd, image.size, image)
         self._path = path
-        self._space = space
+        self._budget = budget
         os.ftruncate(self.fd, image.size)
 
     def seal(self, sums: Sequence[int]) -> None:
@@ -323,11 +323,11 @@ class FileRoom(DescriptorRoom):
 
     def keep(self) -> None:
         """From now on it is removed by others."""
-        self._space = None
+        self._budget = None
 
     def __del__(self) -> None:
-        if self._space is not None:
+        if self._budget is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
-            self._space.release(self.size)
+            self._budget.release(self.size)
         super().__del__()

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 from dlpack_wire.service.frames import FrameHead, delivered, frame_arrival, frame_fields
-from dlpack_wire.service.messages import Piece, Stage, chunk_parts
+from dlpack_wire.service.messages import Chunk, Stage, chunk_parts
 
-from .space import Space
+from .budget import Budget
 
 OVERHEAD_BYTES = 1024
 """What a frame takes beyond its payload, its metadata and its topic's name, about."""
@@ -17,7 +17,7 @@ MERGED_BYTES = 256 << 10
 """Smaller chunks are merged: each takes room of its own beyond its bytes."""
 
 
-class Frame:
+class KeptFrame:
     """A frame that has come in whole.
 
     Attributes:
@@ -27,10 +27,10 @@ class Frame:
         size: Bytes that it takes.
     """
 
-    __slots__ = ("_chunks", "_fields", "_space", "sequence", "serial", "size", "topic")
+    __slots__ = ("_budget", "_chunks", "_fields", "sequence", "serial", "size", "topic")
 
     def __init__(
-        self, topic: str, sequence: int, serial: int, fields: bytes, chunks: Sequence[bytes], size: int, space: Space
+        self, topic: str, sequence: int, serial: int, fields: bytes, chunks: Sequence[bytes], size: int, budget: Budget
     ) -> None:
         """A frame for which `size` bytes of `space` are taken; they are given back with it."""
         self.topic = topic
@@ -39,10 +39,10 @@ class Frame:
         self.size = size
         self._fields = fields
         self._chunks = chunks
-        self._space = space
+        self._budget = budget
 
     def __del__(self) -> None:
-        self._space.release(self.size)
+        self._budget.release(self.size)
 
     def messages(self, dropped_count: int) -> Iterator[bytes]:
         """The messages of Subscribe that bring it."""
@@ -86,7 +86,7 @@ class Intake:
         """Whether all bytes have come."""
         return self._arrival.stage is Stage.COMPLETE
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: Chunk) -> None:
         """Check a chunk and keep it. May run in a thread.
 
         Raises:
@@ -108,18 +108,18 @@ class Intake:
     def _merge(self) -> None:
         """Make one chunk of the small ones."""
         if self._small:
-            self._keep(Piece(0, self._small_begin, self._small_sum, self._small))
+            self._keep(Chunk(0, self._small_begin, self._small_sum, self._small))
             self._small = bytearray()
 
-    def _keep(self, piece: Piece) -> None:
+    def _keep(self, piece: Chunk) -> None:
         self._chunks.append(b"".join(chunk_parts(piece)))
 
-    def finish(self, sequence: int, serial: int, space: Space) -> Frame:
+    def finish(self, sequence: int, serial: int, budget: Budget) -> KeptFrame:
         """The frame, whose numbers are known now. The bytes taken of `space` are the frame's from now on."""
         head = self._head
         self._arrival.end()
         header = head.header.with_checksum(self._arrival.sums[0])
         fields = frame_fields(head.topic, sequence, head.time_ns or time.time_ns(), self._metadata, header)
-        frame = Frame(head.topic, sequence, serial, fields, self._chunks, self.size, space)
+        frame = KeptFrame(head.topic, sequence, serial, fields, self._chunks, self.size, budget)
         self.size = 0
         return frame

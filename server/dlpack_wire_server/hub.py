@@ -16,10 +16,10 @@ from dlpack_wire.service.frames import FrameHead
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller
-from .frame import OVERHEAD_BYTES, Frame, Intake
-from .space import Space
+from .budget import Budget
+from .frame import OVERHEAD_BYTES, Intake, KeptFrame
+from .frame_queue import MAX_FRAME_BYTES, FrameQueue, Retained
 from .status import Refusal
-from .subscription import MAX_FRAME_BYTES, Retained, Subscription
 
 MAX_PATTERNS = 1000
 MAX_PATTERN_BYTES = 64 << 10
@@ -48,14 +48,14 @@ class Topic:
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
-        self.newest: Frame | None = None
+        self.newest: KeptFrame | None = None
 
 
 class Hub:
     """All topics and subscriptions.
 
     Attributes:
-        space: Bytes of all frames that are kept: coming in, queued, being sent, and the newest of each topic.
+        budget: Bytes of all frames that are kept: coming in, queued, being sent, and the newest of each topic.
         frame_count: Frames published so far.
         dropped_count: Frames dropped so far, for each subscriber that did not get one.
         closed: Whether it takes and gives no more frames.
@@ -70,17 +70,17 @@ class Hub:
             max_subscribers: Most subscriptions.
             max_topics: Most topics. Past them, those that nobody uses are forgotten.
         """
-        self.space = Space(limit_bytes, flag="--max-topic-bytes")
+        self.budget = Budget(limit_bytes, flag="--max-topic-bytes")
         self.frame_count = 0
         self.dropped_count = 0
         self.closed = False
-        self.subscriptions: dict[Subscription, None] = {}  # a set that keeps the order
+        self.subscriptions: dict[FrameQueue, None] = {}  # a set that keeps the order
         self._max_subscribers = max_subscribers
         self._max_topics = max_topics
         self._topics: OrderedDict[str, Topic] = OrderedDict()  # by the time of their last frame
         self._forgotten_sequence = 0
-        self._by_topic: dict[str, dict[Subscription, None]] = {}
-        self._by_prefix: dict[str, dict[Subscription, None]] = {}
+        self._by_topic: dict[str, dict[FrameQueue, None]] = {}
+        self._by_prefix: dict[str, dict[FrameQueue, None]] = {}
         self._prefix_sizes: Counter[int] = Counter()
         self._incoming: Counter[str] = Counter()
 
@@ -112,8 +112,10 @@ class Hub:
             Refusal: STORE_FULL, or TOO_MANY_REQUESTS if a caller's unfinished frames take more than half of the space.
         """
         incoming = self._incoming[owner] + size
-        if incoming > self.space.limit // 2 and incoming > intake.size + size:
-            text = f"unfinished frames of {owner} would take {incoming} bytes of {self.space.limit} (--max-topic-bytes)"
+        if incoming > self.budget.limit // 2 and incoming > intake.size + size:
+            text = (
+                f"unfinished frames of {owner} would take {incoming} bytes of {self.budget.limit} (--max-topic-bytes)"
+            )
             raise Refusal("TOO_MANY_REQUESTS", text)
         patience_s = time.monotonic() + 1.5 * _SHORT_STALL_S
         while not self._reserved(size):
@@ -121,14 +123,14 @@ class Hub:
                 continue
             self.end_stalled(_SHORT_STALL_S)
             if time.monotonic() > patience_s:
-                self.space.reserve(size)  # says how much there is
+                self.budget.reserve(size)  # says how much there is
             await asyncio.sleep(0.02)
         intake.size += size
         self._incoming[owner] += size
 
     def _reserved(self, size: int) -> bool:
         try:
-            self.space.reserve(size)
+            self.budget.reserve(size)
         except Refusal:
             return False
         return True
@@ -147,7 +149,7 @@ class Hub:
                 return True
         return False
 
-    def _shed(self, subscription: Subscription) -> bool:
+    def _shed(self, subscription: FrameQueue) -> bool:
         shed = subscription.shed()
         if subscription.failed:
             self.unsubscribe(subscription)
@@ -177,7 +179,7 @@ class Hub:
         self.require_open()
         if "*" in head.topic:
             raise DecodeError(f"topic {head.topic[:64]!r} has a `*`, as only patterns do", field="name")
-        limit = max(0, min(MAX_FRAME_BYTES, self.space.limit - overhead(head.topic, metadata)))
+        limit = max(0, min(MAX_FRAME_BYTES, self.budget.limit - overhead(head.topic, metadata)))
         if head.header.payload_bytes > limit:
             size = head.header.payload_bytes
             raise Refusal(
@@ -201,7 +203,7 @@ class Hub:
 
     def drop(self, intake: Intake, owner: str) -> None:
         """A frame does not become whole."""
-        self.space.release(intake.size)
+        self.budget.release(intake.size)
         self._no_longer_incoming(intake.size, owner)
         intake.size = 0
 
@@ -215,7 +217,7 @@ class Hub:
         size = intake.size
         topic = self._topics.get(intake.topic)
         sequence = (topic.sequence if topic is not None else self._forgotten_sequence) + 1
-        frame = intake.finish(sequence, self.frame_count + 1, self.space)
+        frame = intake.finish(sequence, self.frame_count + 1, self.budget)
         self._no_longer_incoming(size, owner)
         if topic is None:
             topic = self._topics[intake.topic] = Topic(sequence)
@@ -230,9 +232,9 @@ class Hub:
             count += 1
         return sequence, count
 
-    def _wanting(self, name: str) -> Iterator[Subscription]:
+    def _wanting(self, name: str) -> Iterator[FrameQueue]:
         """Those who get the frames of a topic, each once."""
-        found: dict[Subscription, None] = dict(self._by_topic.get(name, ()))
+        found: dict[FrameQueue, None] = dict(self._by_topic.get(name, ()))
         for size in self._prefix_sizes:
             if size <= len(name):
                 found.update(self._by_prefix.get(name[:size], ()))
@@ -240,7 +242,7 @@ class Hub:
 
     # --- subscribers --------------------------------------------------------------------------------------------------
 
-    def subscribe(self, request: pb.SubscribeRequest, caller: Caller, end: Callable[[], object]) -> Subscription:
+    def subscribe(self, request: pb.SubscribeRequest, caller: Caller, end: Callable[[], object]) -> FrameQueue:
         """Begin to queue frames; `unsubscribe` ends that.
 
         Args:
@@ -259,7 +261,7 @@ class Hub:
         if len(self.subscriptions) >= self._max_subscribers:
             text = f"{len(self.subscriptions)} subscriptions (--max-subscribers) are open"
             raise Refusal("TOO_MANY_SUBSCRIBERS", text)
-        made = Subscription(request, caller, end, self._count_dropped)
+        made = FrameQueue(request, caller, end, self._count_dropped)
         self.subscriptions[made] = None
         for topic in made.exact:
             self._by_topic.setdefault(topic, {})[made] = None
@@ -270,7 +272,7 @@ class Hub:
             made.begin_with(self._retained(made), self.frame_count)
         return made
 
-    def _retained(self, subscription: Subscription) -> deque[Retained]:
+    def _retained(self, subscription: FrameQueue) -> deque[Retained]:
         prefixes, may_read = tuple(subscription.prefixes), subscription.caller.may_read
         return deque(
             topic
@@ -281,18 +283,18 @@ class Hub:
     def _count_dropped(self, count: int) -> None:
         self.dropped_count += count
 
-    def end(self, subscription: Subscription, reason: str, text: str, at_once: bool = False) -> None:
-        """End a subscription by a refusal; see `Subscription.fail`."""
+    def end(self, subscription: FrameQueue, reason: str, text: str, at_once: bool = False) -> None:
+        """End a subscription by a refusal; see `FrameQueue.fail`."""
         subscription.fail(reason, text, at_once)
         self.unsubscribe(subscription)
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: FrameQueue) -> None:
         """Queue nothing any more."""
         if subscription in self.subscriptions:
             del self.subscriptions[subscription]
             self._no_longer_wanting(subscription)
 
-    def _no_longer_wanting(self, subscription: Subscription) -> None:
+    def _no_longer_wanting(self, subscription: FrameQueue) -> None:
         """New frames are none of its business any more."""
         for topic in subscription.exact:
             _remove(self._by_topic, topic, subscription)
@@ -309,7 +311,7 @@ def overhead(topic: str, metadata: bytes) -> int:
     return OVERHEAD_BYTES + len(topic) + len(metadata)
 
 
-def _remove(index: dict[str, dict[Subscription, None]], key: str, subscription: Subscription) -> None:
+def _remove(index: dict[str, dict[FrameQueue, None]], key: str, subscription: FrameQueue) -> None:
     del index[key][subscription]
     if not index[key]:
         del index[key]

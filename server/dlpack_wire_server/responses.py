@@ -9,7 +9,7 @@ from dlpack_wire.message.wire import length_delimited
 from dlpack_wire.service.messages import (
     INLINE_BYTES,
     MAX_MESSAGE_BYTES,
-    Piece,
+    Chunk,
     chunk_messages,
     chunk_parts,
     pieces,
@@ -21,13 +21,13 @@ from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .slices import part
 from .status import Refusal
-from .store import ObjectInfo, StoredObject, StoredRecord
+from .store import ObjectSummary, StoredObject, StoredRecord
 
 PAGE_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
 """Most bytes of a page, its last entry apart."""
 
 
-def object_field(number: int, info: ObjectInfo) -> bytes:
+def object_field(number: int, info: ObjectSummary) -> bytes:
     """An `ObjectInfo` as the field of that number."""
     message = pb.ObjectInfo(
         name=info.name,
@@ -52,7 +52,7 @@ def select(stored: StoredObject, names: Sequence[str]) -> Sequence[StoredRecord]
 
 def _stored_pieces(
     stored: StoredObject, records: Sequence[StoredRecord], index: int, begin: int, size: int
-) -> Iterator[Piece]:
+) -> Iterator[Chunk]:
     """Whole payloads from a position on. Sums are left out in a tensor whose first bytes are."""
     for at in range(index, len(records)):
         payload = stored.payload(records[at])
@@ -61,7 +61,7 @@ def _stored_pieces(
             data = payload[offset : offset + size]
             if not begin:
                 running.update(data)
-            yield Piece(at, offset, None if begin else running.intdigest(), data)
+            yield Chunk(at, offset, None if begin else running.intdigest(), data)
         begin = 0
 
 
@@ -85,7 +85,7 @@ def fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> byt
         payload = stored.payload(record)
         data = payload[:left]
         if data and room >= 64:
-            head = chunk_parts(Piece(index, 0, xxh3(data), data))
+            head = chunk_parts(Chunk(index, 0, xxh3(data), data))
             room -= len(head[0])
             left -= len(data)
             chunks += head

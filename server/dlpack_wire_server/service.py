@@ -28,7 +28,7 @@ from dlpack_wire.service.messages import (
     MAX_METADATA_BYTES,
     QUICK_BYTES,
     Arrival,
-    Piece,
+    Chunk,
     Record,
     Stage,
     check_names,
@@ -41,13 +41,13 @@ from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Authorizer, Caller
 from .frame import Intake
+from .frame_queue import FrameQueue
 from .hub import STALL_S, Hub, overhead
 from .metrics import Metrics
 from .responses import PAGE_BYTES, fetch_response, get_messages, object_field, select, stat_response
 from .status import Refusal, status_of
 from .store import Commit, Serialized, Store, StoredObject, check_generation
-from .subscription import Subscription
-from .uploads import Upload, Uploads
+from .unfinished import UnfinishedPut, UnfinishedPuts
 
 SERVICE = pb.DESCRIPTOR.services_by_name["TensorService"]
 
@@ -93,7 +93,7 @@ class TensorService:
     def __init__(
         self,
         store: Store,
-        uploads: Uploads,
+        uploads: UnfinishedPuts,
         hub: Hub,
         authorizer: Authorizer,
         metrics: Metrics,
@@ -104,7 +104,7 @@ class TensorService:
         self._uploads = uploads
         self._hub = hub
         self._reading: set[asyncio.Task[Any]] = set()  # publishers that wait for their next message
-        self._watches: dict[Subscription, _Watch] = {}
+        self._watches: dict[FrameQueue, _Watch] = {}
         self._authorizer = authorizer
         self._metrics = metrics
         self._instance_id = instance_id
@@ -286,19 +286,19 @@ class TensorService:
         response = pb.StoreResponse(generation=commit.generation, already_committed=commit.repeated)
         return response.SerializeToString()
 
-    def _parse_store(self, raw: bytes) -> tuple[pb.StoreRequest, list[Record], list[Piece]]:
+    def _parse_store(self, raw: bytes) -> tuple[pb.StoreRequest, list[Record], list[Chunk]]:
         return parse(pb.StoreRequest, raw, self._limits.tensor_count)
 
-    def _store_all(self, upload: Upload, records: Sequence[Record]) -> Commit:
+    def _store_all(self, upload: UnfinishedPut, records: Sequence[Record]) -> Commit:
         self._make_draft(upload)
         for index, record in enumerate(records):
             if record.payload:
-                upload.take(Piece(index, 0, None, record.payload))
+                upload.take(Chunk(index, 0, None, record.payload))
         upload.arrival.end()
         return self._publish(upload)
 
     async def _put(self, caller: Caller, context: _Context) -> bytes:
-        upload: Upload | None = None
+        upload: UnfinishedPut | None = None
         writing: asyncio.Future[None] | None = None
         keep = True
         try:
@@ -361,7 +361,7 @@ class TensorService:
                 elif upload is not None:
                     self._uploads.drop(upload)
 
-    def _parse_put(self, raw: bytes) -> tuple[pb.PutRequest, list[Record], list[Piece]]:
+    def _parse_put(self, raw: bytes) -> tuple[pb.PutRequest, list[Record], list[Chunk]]:
         return parse(pb.PutRequest, raw, self._limits.tensor_count)
 
     def _committed(self, caller: Caller, name: str, key: bytes | None) -> Commit | None:
@@ -371,7 +371,7 @@ class TensorService:
         generation = self._store.committed(key) if key is not None else None
         return Commit(generation, True) if generation is not None else None
 
-    def _start(self, caller: Caller, request: pb.PutRequest, key: bytes | None) -> Upload:
+    def _start(self, caller: Caller, request: pb.PutRequest, key: bytes | None) -> UnfinishedPut:
         start = request.start
         if start.record_count > self._limits.tensor_count:
             raise Refusal("OBJECT_TOO_LARGE", f"{start.record_count} tensors; at most {self._limits.tensor_count}")
@@ -387,7 +387,7 @@ class TensorService:
         payload_bytes: int,
         key: bytes | None,
         sums_required: bool,
-    ) -> Upload:
+    ) -> UnfinishedPut:
         encode_name(start.name)
         caller.require_write(start.name)
         if_generation = start.if_generation if start.HasField("if_generation") else None
@@ -404,9 +404,9 @@ class TensorService:
         if limit and payload_bytes > limit:
             text = f"{payload_bytes} payload bytes; at most {limit} (--max-object-bytes) are allowed"
             raise Refusal("OBJECT_TOO_LARGE", text)
-        return Upload(key, caller.owner, start.name, if_generation, serialized, Arrival(sums_required))
+        return UnfinishedPut(key, caller.owner, start.name, if_generation, serialized, Arrival(sums_required))
 
-    def _resume(self, caller: Caller, key: bytes | None) -> Upload:
+    def _resume(self, caller: Caller, key: bytes | None) -> UnfinishedPut:
         if key is None:
             raise DecodeError("only an upload with an id can be resumed")
         upload = self._uploads.resume(key)
@@ -417,14 +417,14 @@ class TensorService:
             raise
         return upload
 
-    def _make_draft(self, upload: Upload) -> None:
+    def _make_draft(self, upload: UnfinishedPut) -> None:
         records = upload.arrival.records
         check_names(records)
         draft = self._store.draft(records, upload.metadata)
-        self._uploads.admit(upload, draft.room.size)
+        self._uploads.admit(upload, draft.backing.size)
         upload.draft = draft
 
-    def _publish(self, upload: Upload) -> Commit:
+    def _publish(self, upload: UnfinishedPut) -> Commit:
         assert upload.draft is not None
         return self._store.publish(upload.draft, upload.arrival.sums, upload.name, upload.if_generation, upload.key)
 
@@ -643,7 +643,7 @@ class _Watch:
         return self.caller
 
 
-def _parse_publish(raw: bytes) -> tuple[FrameHead | None, bytes, Piece | None]:
+def _parse_publish(raw: bytes) -> tuple[FrameHead | None, bytes, Chunk | None]:
     """A message of Publish: the frame, its metadata serialized, and the chunk."""
     _, head, chunk = parse_frame(pb.PublishRequest, raw)
     if head is None:

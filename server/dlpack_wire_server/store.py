@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from dlpack_wire.file.plan import Image
+from dlpack_wire.file.plan import FilePlan
 from dlpack_wire.service.messages import Record
 from dlpack_wire.tensor.header import Header
 from dlpack_wire.tensor.memory import Buffer
 
-from .space import Space
+from .budget import Budget
 from .status import Refusal
 
 SMALL_BYTES = 64 << 10
@@ -33,7 +33,7 @@ _OVERHEAD_BYTES = 512
 _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
-class ObjectInfo(NamedTuple):
+class ObjectSummary(NamedTuple):
     """An object as lists show it.
 
     Attributes:
@@ -77,10 +77,10 @@ class StoredObject:
         records: The tensors.
     """
 
-    def __init__(self, info: ObjectInfo, records: Sequence[StoredRecord], room: Room) -> None:
+    def __init__(self, info: ObjectSummary, records: Sequence[StoredRecord], room: Backing) -> None:
         self.info = info
         self.records = records
-        self._room = room
+        self._backing = room
 
     @cached_property
     def by_name(self) -> dict[str, StoredRecord]:
@@ -89,7 +89,7 @@ class StoredObject:
 
     def payload(self, record: StoredRecord) -> memoryview:
         """A tensor's payload where it lies, read-only."""
-        return self._room.view()[record.data_offset : record.data_offset + record.header.payload_bytes]
+        return self._backing.view()[record.data_offset : record.data_offset + record.header.payload_bytes]
 
 
 class Serialized(NamedTuple):
@@ -110,29 +110,29 @@ class Draft(NamedTuple):
     Attributes:
         records: Its tensors, without checksums.
         metadata: The object's metadata, as in `ObjectInfo`.
-        room: Where its bytes go.
+        backing: Where its bytes go.
     """
 
     records: Sequence[StoredRecord]
     metadata: bytes
-    room: Room
+    backing: Backing
 
     def write(self, tensor_index: int, offset: int, data: Buffer) -> None:
         """Write a piece of a payload."""
-        self.room.write(self.records[tensor_index].data_offset + offset, data)
+        self.backing.write(self.records[tensor_index].data_offset + offset, data)
 
     def complete(self, sums: Sequence[int]) -> list[StoredRecord]:
         """Write everything but the payloads, which must have been written."""
-        self.room.seal(sums)
+        self.backing.seal(sums)
         return [
             StoredRecord(names, block, header.with_checksum(payload_sum), data_offset)
             for (names, block, header, data_offset), payload_sum in zip(self.records, sums, strict=True)
         ]
 
-    def info(self, name: str, generation: int) -> ObjectInfo:
+    def info(self, name: str, generation: int) -> ObjectSummary:
         """What lists will show, published now."""
         payload_bytes = sum(record.header.payload_bytes for record in self.records)
-        return ObjectInfo(name, generation, len(self.records), payload_bytes, time.time_ns(), self.metadata)
+        return ObjectSummary(name, generation, len(self.records), payload_bytes, time.time_ns(), self.metadata)
 
 
 class Commit(NamedTuple):
@@ -152,14 +152,14 @@ class Store(Protocol):
 
     Attributes:
         on_disk: Whether methods wait for a disk.
-        space: How much is in use.
+        budget: How much is in use.
     """
 
     on_disk: bool
-    space: Space
+    budget: Budget
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
-        """Room for an object; given back when the draft is dropped.
+        """Reserve room for an object; given back when the draft is dropped.
 
         Args:
             records: Its tensors.
@@ -205,7 +205,7 @@ class Store(Protocol):
             Refusal: OBJECT_NOT_FOUND, GENERATION_MISMATCH.
         """
 
-    def list(self, prefix: str, after: str, count: int) -> list[ObjectInfo]:
+    def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
         """The next objects in the order of their names, at most `count` but at least one if there is one."""
 
     def close(self) -> None:
@@ -227,17 +227,17 @@ def not_found(name: str) -> Refusal:
 # --- room -------------------------------------------------------------------------------------------------------------
 
 
-def in_image(records: Sequence[Record], metadata: Serialized) -> tuple[Image, list[StoredRecord]]:
+def in_image(records: Sequence[Record], metadata: Serialized) -> tuple[FilePlan, list[StoredRecord]]:
     """The plan of a tensor file, and the places of the tensors in it."""
     blocks = [record.block for record in records]
-    image = Image([(block, record.header) for block, record in zip(blocks, records, strict=True)], metadata.stored)
+    image = FilePlan([(block, record.header) for block, record in zip(blocks, records, strict=True)], metadata.stored)
     return image, [
         StoredRecord(record.names, block, record.header, slot.data_offset)
         for record, block, slot in zip(records, blocks, image.slots, strict=True)
     ]
 
 
-class Room(Protocol):
+class Backing(Protocol):
     """The bytes of one object: written while it is a draft, read once it is published.
 
     Attributes:
@@ -256,27 +256,27 @@ class Room(Protocol):
         """All bytes, read-only; valid for as long as somebody holds the view."""
 
 
-class SmallRoom:
+class SmallBacking:
     """Plain bytes: the payloads one after the other. Nobody needs the file of an object so small."""
 
     size = 0
 
-    def __init__(self, payload_bytes: int, overhead_bytes: int, space: Space) -> None:
+    def __init__(self, payload_bytes: int, overhead_bytes: int, budget: Budget) -> None:
         """Take room, which is given back with this object.
 
         Args:
             payload_bytes: How much will be written.
             overhead_bytes: What else the object takes.
-            space: Where it is taken from.
+            budget: Where it is taken from.
         """
-        space.reserve(payload_bytes + overhead_bytes)
+        budget.reserve(payload_bytes + overhead_bytes)
         self.size = payload_bytes + overhead_bytes
-        self._space = space
+        self._budget = budget
         self._bytes = bytearray(payload_bytes)
 
     def __del__(self) -> None:
         if self.size:
-            self._space.release(self.size)
+            self._budget.release(self.size)
 
     def write(self, position: int, data: Buffer) -> None:
         self._bytes[position : position + len(data)] = data
@@ -288,7 +288,7 @@ class SmallRoom:
         return memoryview(self._bytes).toreadonly()
 
 
-class DescriptorRoom:
+class DescriptorBacking:
     """A file without a name or with one, written by calls and read through a mapping that lasts while it is in use.
 
     The mapping of a large one lasts as long as itself, so that its pages are looked up once. For small ones there may
@@ -301,7 +301,7 @@ class DescriptorRoom:
 
     fd = -1
 
-    def __init__(self, fd: int, size: int, image: Image | None = None) -> None:
+    def __init__(self, fd: int, size: int, image: FilePlan | None = None) -> None:
         """A file that is there.
 
         Args:
@@ -343,25 +343,25 @@ class DescriptorRoom:
             os.close(self.fd)
 
 
-class MemoryRoom(DescriptorRoom):
+class MemfdBacking(DescriptorBacking):
     """A memfd."""
 
-    def __init__(self, image: Image, space: Space) -> None:
+    def __init__(self, image: FilePlan, budget: Budget) -> None:
         """Take bytes, which are given back with this object."""
-        space.reserve(image.size)
-        self._space = space
+        budget.reserve(image.size)
+        self._budget = budget
         try:
             fd = os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             super().__init__(fd, image.size, image)
             os.ftruncate(self.fd, image.size)
         except BaseException:
             if self.fd < 0:
-                space.release(image.size)
+                budget.release(image.size)
             raise
 
     def __del__(self) -> None:
         if self.fd >= 0:
-            self._space.release(self.size)
+            self._budget.release(self.size)
         super().__del__()
 
     def seal(self, sums: Sequence[int]) -> None:
@@ -385,7 +385,7 @@ class MemoryStore:
             retention_ns: How long committed uploads are remembered.
             max_remembered: Most of them.
         """
-        self.space = Space(limit_bytes)
+        self.budget = Budget(limit_bytes)
         self._retention_ns = retention_ns
         self._max_remembered = max_remembered
         self._lock = threading.Lock()
@@ -399,7 +399,7 @@ class MemoryStore:
         size = sum(record.header.payload_bytes for record in records)
         if size >= SMALL_BYTES:
             image, placed = in_image(records, metadata)
-            return Draft(placed, metadata.shown, MemoryRoom(image, self.space))
+            return Draft(placed, metadata.shown, MemfdBacking(image, self.budget))
         small: list[StoredRecord] = []
         begin, overhead = 0, _OVERHEAD_BYTES + len(metadata.shown)
         for record in records:
@@ -407,7 +407,7 @@ class MemoryStore:
             small.append(StoredRecord(record.names, block, record.header, begin))
             begin += record.header.payload_bytes
             overhead += _OVERHEAD_BYTES + len(block)
-        return Draft(small, metadata.shown, SmallRoom(size, overhead, self.space))
+        return Draft(small, metadata.shown, SmallBacking(size, overhead, self.budget))
 
     def publish(
         self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
@@ -419,7 +419,7 @@ class MemoryStore:
             present = self._objects.get(name)
             check_generation(name, if_generation, present.info.generation if present else 0)
             self._last += 1
-            stored = StoredObject(draft.info(name, self._last), records, draft.room)
+            stored = StoredObject(draft.info(name, self._last), records, draft.backing)
             self._objects[name] = self._past[self._last] = stored
             if present is None:
                 insort(self._names, name)
@@ -466,7 +466,7 @@ class MemoryStore:
             del self._names[bisect_left(self._names, name)]
             return present.info.generation
 
-    def list(self, prefix: str, after: str, count: int) -> list[ObjectInfo]:
+    def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
         found = []
         with self._lock:
             at = bisect_left(self._names, max(prefix, after))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import ALL_DTYPES, ORDERS, Array, any_bits, lay_out, logical_bytes, native
 
 import dlpack_wire as dw
-from dlpack_wire.file.lazy import StoredTensor
+from dlpack_wire.file.lazy import LazyTensor
 from dlpack_wire.file.reader import FileReader
 from dlpack_wire.file.storage import FetchedBytes
 from dlpack_wire.tensor.header import Header
@@ -128,11 +128,11 @@ class Counted(FetchedBytes):
         return sum(end - begin for begin, end in self.ranges)
 
 
-def stored(x: Array, verify: bool = False) -> tuple[StoredTensor, Counted]:
+def stored(x: Array, verify: bool = False) -> tuple[LazyTensor, Counted]:
     t = dw.decode(dw.encode(x))
     header: Header = t.header
     source = Counted(bytes(100) + bytes(t.payload) if header.strides is None else bytes(100) + x.tobytes("A"))
-    return StoredTensor(header, source, 100, verify), source
+    return LazyTensor(header, source, 100, verify), source
 
 
 LARGE = np.arange(500 * 400 * 30, dtype="i4").reshape(500, 400, 30)  # 24 MB, rows of 48 KB

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import arrays
 
 import dlpack_wire as dw
-from dlpack_wire.file.plan import Image
+from dlpack_wire.file.plan import FilePlan
 from dlpack_wire.message.names import MAX_FILE_METADATA_BYTES, Metadata, encode_map, names_block
 from dlpack_wire.tensor.source import Source
 
@@ -21,7 +21,7 @@ def build(tensors: dict[str, Any], metadata: Metadata | None = None) -> bytes:
     """The bytes of an image with its payloads put where it wants them, written in the order of their positions."""
     sources = {name: Source(x, "keep") for name, x in tensors.items()}
     blocks = [(names_block(name, allow_empty=True), source.header) for name, source in sources.items()]
-    image = Image(blocks, encode_map(2, metadata, MAX_FILE_METADATA_BYTES))
+    image = FilePlan(blocks, encode_map(2, metadata, MAX_FILE_METADATA_BYTES))
     room = bytearray(image.size)
     for slot, source in zip(image.slots, sources.values(), strict=True):
         payload = b"".join(map(bytes, source.pieces(1 << 16)))
@@ -61,6 +61,6 @@ def test_sizes_around_which_varints_grow(size: int) -> None:
 def test_a_checksum_in_a_header_changes_nothing() -> None:
     x = np.arange(5.0)
     with Source(x) as source:
-        plain = Image([(b"\x0a\x01w", source.header)])
-        summed = Image([(b"\x0a\x01w", source.header._replace(checksum=7))])
+        plain = FilePlan([(b"\x0a\x01w", source.header)])
+        summed = FilePlan([(b"\x0a\x01w", source.header._replace(checksum=7))])
     assert list(plain.pieces([7])) == list(summed.pieces([7]))

@@ -13,7 +13,7 @@ from dlpack_wire_server.hub import Hub
 from dlpack_wire_server.metrics import Metrics
 from dlpack_wire_server.service import Limits, TensorService
 from dlpack_wire_server.store import MemoryStore
-from dlpack_wire_server.uploads import Uploads
+from dlpack_wire_server.unfinished import Uploads
 from server_process import ServerProcess
 
 from dlpack_wire.service.async_client import AsyncClient

@@ -10,20 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dlpack_wire_server import subscription
+from dlpack_wire_server import frame_queue
 from dlpack_wire_server.auth import Caller
-from dlpack_wire_server.frame import Frame
+from dlpack_wire_server.budget import Budget
+from dlpack_wire_server.frame_queue import MAX_FRAME_BYTES, MAX_QUEUE_FRAMES, QUEUE_FRAMES, FrameQueue
 from dlpack_wire_server.hub import Hub, overhead
-from dlpack_wire_server.space import Space
 from dlpack_wire_server.status import Refusal
-from dlpack_wire_server.subscription import MAX_FRAME_BYTES, MAX_QUEUE_FRAMES, QUEUE_FRAMES, Subscription
 
 import dlpack_wire as dw
 from dlpack_wire.errors import ChecksumError, WireError
+from dlpack_wire.message.reading import from_message
 from dlpack_wire.service.frames import FrameHead, frame_arrival, parse_frame
-from dlpack_wire.service.messages import Piece
+from dlpack_wire.service.messages import Chunk
 from dlpack_wire.tensor.checksum import xxh3
-from dlpack_wire.tensor.header import from_message
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 LOOP = asyncio.new_event_loop()
@@ -44,7 +43,7 @@ def publish(hub: Hub, topic: str = "t", size: int = 1000, value: int = 0, part: 
     try:
         run(hub.reserve(intake, overhead(topic, b""), "me"))
         for begin in range(0, size, part):
-            piece = Piece(0, begin, xxh3(x[: begin + part]), memoryview(x[begin : begin + part]))
+            piece = Chunk(0, begin, xxh3(x[: begin + part]), memoryview(x[begin : begin + part]))
             run(hub.reserve(intake, len(piece.data), "me"))
             intake.take(piece)
         return hub.publish(intake, "me")[0]
@@ -57,13 +56,11 @@ def publish_whole(hub: Hub, topic: str = "t") -> None:
     hub.publish(hub.intake(head_of(np.empty(0, np.uint8), topic), b""), "me")
 
 
-def subscribe(
-    hub: Hub, *patterns: str, policy: int = DROP_OLDEST, caller: Caller = ANYBODY, **more: Any
-) -> Subscription:
+def subscribe(hub: Hub, *patterns: str, policy: int = DROP_OLDEST, caller: Caller = ANYBODY, **more: Any) -> FrameQueue:
     return hub.subscribe(pb.SubscribeRequest(patterns=patterns or ("*",), policy=policy, **more), caller, lambda: None)
 
 
-def queued(subscription: Subscription) -> list[tuple[str, int, int] | None]:
+def queued(subscription: FrameQueue) -> list[tuple[str, int, int] | None]:
     """Topic, sequence and dropped count of all that is there to be sent; None where it caught up."""
 
     async def drain() -> list[tuple[str, int, int] | None]:
@@ -238,21 +235,21 @@ def test_all_space_is_given_back(hub: Hub) -> None:
     s = subscribe(hub, policy=LATEST)
     for i in range(10):
         publish(hub, "t", 300 * KIB, i)
-    assert 300 * KIB < hub.space.used < 310 * KIB  # the newest one, kept once
+    assert 300 * KIB < hub.budget.used < 310 * KIB  # the newest one, kept once
     queued(s)
     publish(hub, "t", 10)
     gc.collect()
-    assert hub.space.used < 2 * KIB
+    assert hub.budget.used < 2 * KIB
 
     x = np.zeros(100 * KIB, np.uint8)
     intake = hub.intake(head_of(x), b"")
     run(hub.reserve(intake, 1000, "me"))
     with pytest.raises(ChecksumError):
-        intake.take(Piece(0, 0, 1, memoryview(x[:1000])))
-    assert hub.space.used >= 2000
+        intake.take(Chunk(0, 0, 1, memoryview(x[:1000])))
+    assert hub.budget.used >= 2000
     hub.drop(intake, "me")
     hub.drop(intake, "me")
-    assert hub.space.used < 2 * KIB
+    assert hub.budget.used < 2 * KIB
     damaged = head_of(np.empty(0, np.uint8))
     with pytest.raises(ChecksumError):
         hub.intake(damaged._replace(header=damaged.header._replace(checksum=1)), b"")
@@ -266,7 +263,7 @@ def test_short_of_memory_those_who_are_behind_give_up_what_they_have_not_got() -
     for i in range(30):
         publish(hub, "t", 90 * KIB)
         assert queued(quick)[-1] == ("t", i + 1, 0)
-        assert hub.space.used <= 1000 * KIB
+        assert hub.budget.used <= 1000 * KIB
     for s in slow:
         found = [f for f in queued(s) if f is not None]
         assert found[-1][1] == 30
@@ -275,7 +272,7 @@ def test_short_of_memory_those_who_are_behind_give_up_what_they_have_not_got() -
         queued(reliable)
     for i in range(30):  # the frames that were kept for later subscribers go before a publisher is refused
         publish(hub, f"kept {i}", 90 * KIB)
-        assert hub.space.used <= 1000 * KIB
+        assert hub.budget.used <= 1000 * KIB
     late = subscribe(hub)
     assert [f[0] for f in queued(late) if f is not None] == [f"kept {i}" for i in range(20, 30)]
 
@@ -330,7 +327,7 @@ def test_unfinished_frames_of_one_caller_take_half_of_the_space_at_most() -> Non
 
 def test_space_is_given_back_from_anywhere() -> None:
     """A finalizer may release bytes in the very moment when they are being counted."""
-    space = Space(100)
+    budget = Budget(100)
 
     class Released(deque[int]):
         left = 3
@@ -338,21 +335,21 @@ def test_space_is_given_back_from_anywhere() -> None:
         def __bool__(self) -> bool:
             if self.left:
                 self.left -= 1
-                space.release(1)  # as if the garbage collector ran now, with the lock held
+                budget.release(1)  # as if the garbage collector ran now, with the lock held
             return len(self) > 0
 
-    space._released = Released()
-    space.reserve(60)
+    budget._released = Released()
+    budget.reserve(60)
     with pytest.raises(Refusal, match=r"\(--max-store-bytes\)"):
-        space.reserve(90)
-    assert space.used == 57
+        budget.reserve(90)
+    assert budget.used == 57
 
 
 def test_small_chunks_are_merged(hub: Hub) -> None:
     s = subscribe(hub)
     publish(hub, "t", 700 * KIB, 7, part=1000)
 
-    async def first() -> Frame:
+    async def first() -> KeptFrame:
         await s.next()
         frame, _ = await s.next()
         assert frame is not None
@@ -437,7 +434,7 @@ def test_a_failed_subscription_is_out_at_once_and_its_call_is_ended_soon(
     request = pb.SubscribeRequest(patterns=["*"], policy=RELIABLE, queue_frame_count=1)
     s = hub.subscribe(request, ANYBODY, lambda: ended.append(1))
     publish(hub)
-    monkeypatch.setattr(subscription, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(frame_queue, "_PATIENCE_S", 0.1)
 
     async def send() -> None:
         with s.writing():

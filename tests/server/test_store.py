@@ -158,16 +158,16 @@ class StoreSuite:
         for name in "bcd":
             store.delete(name, None)
         gc.collect()
-        assert store.space.used == 0
+        assert store.budget.used == 0
         store.close()
 
     def test_drafts_that_are_dropped_leave_nothing(self, store: Any) -> None:
         files = len(os.listdir("/proc/self/fd"))
         made, _ = draft(store, np.zeros(MIB, np.uint8))
-        assert store.space.used > MIB
+        assert store.budget.used > MIB
         del made
         gc.collect()
-        assert store.space.used == 0
+        assert store.budget.used == 0
         assert len(os.listdir("/proc/self/fd")) == files
         assert store.list("", "", 9) == []
 
@@ -193,7 +193,7 @@ class TestMemoryStore(StoreSuite):
 
     def test_sealed_memory_cannot_change(self, store: MemoryStore) -> None:
         put(store, "a", np.zeros(MIB, np.uint8))
-        room: Any = store.get("a")._room
+        room: Any = store.get("a")._backing
         with pytest.raises(PermissionError):
             os.pwrite(room.fd, b"x", 0)
 
@@ -215,10 +215,10 @@ class TestDirectoryStore(StoreSuite):
         generation = put(store, "set", tensors, upload=b"u").generation
         last = put(store, "gone", np.zeros(9)).generation
         store.delete("gone", None)
-        used = store.space.used
+        used = store.budget.used
         store.close()
         store = self.open(tmp_path)
-        assert store.space.used == used
+        assert store.budget.used == used
         assert store.committed(b"u") == generation
         stored = store.get("set")
         assert values(stored) == [x.tobytes() for x in tensors.values()]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dlpack_wire_server.status import Refusal
 from dlpack_wire_server.store import MemoryStore, Serialized
-from dlpack_wire_server.uploads import Upload, Uploads
+from dlpack_wire_server.unfinished import UnfinishedPut, UnfinishedPuts
 
 from dlpack_wire.service.messages import Arrival, Record
 from dlpack_wire.tensor.source import Source
@@ -33,11 +33,11 @@ def store() -> MemoryStore:
     return MemoryStore(1 << 30, RETENTION_NS)
 
 
-def upload(key: bytes | None, owner: str = "me") -> Upload:
-    return Upload(key, owner, "name", None, Serialized(b"", b""), Arrival(True))
+def upload(key: bytes | None, owner: str = "me") -> UnfinishedPut:
+    return UnfinishedPut(key, owner, "name", None, Serialized(b"", b""), Arrival(True))
 
 
-def with_draft(made: Upload, store: MemoryStore, size: int = 1000) -> Upload:
+def with_draft(made: UnfinishedPut, store: MemoryStore, size: int = 1000) -> UnfinishedPut:
     with Source(np.zeros(size, np.uint8)) as source:
         record = Record(("",), {}, source.header, b"")
     made.draft = store.draft([record], Serialized(b"", b""))
@@ -51,7 +51,7 @@ def reason(call: Any) -> str:
 
 
 def test_paused_uploads_are_found_until_their_time_is_over(clock: Clock, store: MemoryStore) -> None:
-    uploads = Uploads(RETENTION_NS, 1 << 30, clock=clock)
+    uploads = UnfinishedPuts(RETENTION_NS, 1 << 30, clock=clock)
     mine = with_draft(upload(b"1"), store)
     uploads.add(mine)
     assert reason(lambda: uploads.resume(b"1")) == "UPLOAD_IN_PROGRESS"
@@ -64,11 +64,11 @@ def test_paused_uploads_are_found_until_their_time_is_over(clock: Clock, store: 
     uploads.pause(mine)
     clock.now += RETENTION_NS
     assert uploads.find(b"1") is None
-    assert (len(uploads), store.space.used) == (0, 0)
+    assert (len(uploads), store.budget.used) == (0, 0)
 
 
 def test_uploads_without_headers_or_without_a_key_are_not_kept(clock: Clock, store: MemoryStore) -> None:
-    uploads = Uploads(RETENTION_NS, 1 << 30, clock=clock)
+    uploads = UnfinishedPuts(RETENTION_NS, 1 << 30, clock=clock)
     bare = upload(b"1")
     uploads.add(bare)
     assert uploads.find(b"1") is None
@@ -80,7 +80,7 @@ def test_uploads_without_headers_or_without_a_key_are_not_kept(clock: Clock, sto
 
 
 def test_a_key_given_anew_drops_the_paused_upload(clock: Clock, store: MemoryStore) -> None:
-    uploads = Uploads(RETENTION_NS, 1 << 30, clock=clock)
+    uploads = UnfinishedPuts(RETENTION_NS, 1 << 30, clock=clock)
     first, second = with_draft(upload(b"1"), store), with_draft(upload(b"1"), store)
     uploads.add(first)
     assert reason(lambda: uploads.add(second)) == "UPLOAD_IN_PROGRESS"
@@ -92,7 +92,7 @@ def test_a_key_given_anew_drops_the_paused_upload(clock: Clock, store: MemorySto
 
 
 def test_discarded_uploads_are_dropped_now_or_when_their_call_ends(clock: Clock, store: MemoryStore) -> None:
-    uploads = Uploads(RETENTION_NS, 1 << 30, clock=clock)
+    uploads = UnfinishedPuts(RETENTION_NS, 1 << 30, clock=clock)
     for paused in (True, False):
         made = with_draft(upload(b"1"), store)
         uploads.add(made)
@@ -107,7 +107,7 @@ def test_discarded_uploads_are_dropped_now_or_when_their_call_ends(clock: Clock,
 
 
 def test_each_owner_has_a_share(clock: Clock, store: MemoryStore) -> None:
-    uploads = Uploads(RETENTION_NS, 5000, max_count=3, clock=clock)
+    uploads = UnfinishedPuts(RETENTION_NS, 5000, max_count=3, clock=clock)
     for i in range(3):
         uploads.add(with_draft(upload(bytes([i])), store))
     assert reason(lambda: uploads.add(upload(b"x"))) == "TOO_MANY_REQUESTS"

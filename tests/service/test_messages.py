@@ -21,7 +21,7 @@ from dlpack_wire.service import messages as chunks
 from dlpack_wire.service.messages import (
     QUICK_BYTES,
     Arrival,
-    Piece,
+    Chunk,
     Record,
     Stage,
     check_names,
@@ -57,11 +57,11 @@ def join(parts: list[Any]) -> bytes:
     st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.none() | st.integers(0, 2**64 - 1), st.binary(min_size=1)
 )
 def test_chunk_is_what_its_class_writes(index: int, offset: int, running: int | None, data: bytes) -> None:
-    ours = join(chunk_parts(Piece(index, offset, running, data)))
+    ours = join(chunk_parts(Chunk(index, offset, running, data)))
     chunk = pb.Chunk(tensor_index=index, offset=offset, running_xxh3_64=running, data=data)
     assert ours == pb.PutRequest(chunk=chunk).SerializeToString()
     _, _, (piece,) = parse(pb.PutRequest, ours)
-    assert piece == Piece(index, offset, running, data)
+    assert piece == Chunk(index, offset, running, data)
 
 
 @given(arrays(), st.booleans())
@@ -85,7 +85,7 @@ def test_record_is_read_back_by_us_and_by_its_class(x: Any, with_payload: bool) 
 
 
 def test_payload_is_a_view_of_the_message() -> None:
-    serialized = join(chunk_parts(Piece(0, 0, None, bytes(1000))))
+    serialized = join(chunk_parts(Chunk(0, 0, None, bytes(1000))))
     _, _, (piece,) = parse(pb.GetResponse, serialized)
     assert isinstance(piece.data, memoryview)
     assert piece.data.obj is serialized
@@ -119,7 +119,7 @@ def test_fields_in_any_order_and_unknown_ones_give_the_same() -> None:
         message, (found,), (piece,) = parse(pb.PutRequest, serialized)
         assert (message.start.name, message.start.record_count, message.finish) == ("n", 2, True)
         assert found.names == ("w",)
-        assert piece == Piece(3, 70, 5, b"payload")
+        assert piece == Chunk(3, 70, 5, b"payload")
         standard = pb.PutRequest.FromString(serialized)
         assert (standard.chunk.tensor_index, standard.chunk.data) == (piece.tensor_index, bytes(piece.data))
 
@@ -166,7 +166,7 @@ def test_what_parses_quickly() -> None:
     payload = bytes(1 << 20)
     record = record_of(np.zeros(len(payload), np.uint8), "name")
     store = join(record_parts(15, record.block, record.header, payload))
-    chunk = join(chunk_parts(Piece(0, 0, 1, payload)))
+    chunk = join(chunk_parts(Chunk(0, 0, 1, payload)))
     few, many = pb.StoreRequest(name="n"), pb.StoreRequest(name="n")
     for i in range(20_000):
         many.metadata[f"{i}"].int_value = i
@@ -242,7 +242,7 @@ def test_names_must_tell_tensors_apart() -> None:
 
 
 def test_two_chunks_in_one_message_are_one_too_many() -> None:
-    piece = Piece(0, 0, None, b"x")
+    piece = Chunk(0, 0, None, b"x")
     assert only_chunk([]) is None
     assert only_chunk([piece]) is piece
     with pytest.raises(DecodeError, match="2 chunks"):
@@ -287,14 +287,14 @@ def arrival_of(*records: Record, sums_required: bool = True) -> Arrival:
     return arrival
 
 
-def chunk(index: int, payload: bytes, begin: int, end: int) -> Piece:
-    return Piece(index, begin, xxh3(payload[:end]), payload[begin:end])
+def chunk(index: int, payload: bytes, begin: int, end: int) -> Chunk:
+    return Chunk(index, begin, xxh3(payload[:end]), payload[begin:end])
 
 
 A, B = FLOATS.tobytes(), np.arange(5, dtype=np.uint8).tobytes()
 
 
-def two_tensors() -> tuple[Arrival, list[Piece]]:
+def two_tensors() -> tuple[Arrival, list[Chunk]]:
     records = record_of(FLOATS, "a", checksum=xxh3(A)), record_of(np.arange(5, dtype=np.uint8), "b")
     return arrival_of(*records), [chunk(0, A, 0, 20), chunk(0, A, 20, 32), chunk(1, B, 0, 5)]
 
@@ -324,7 +324,7 @@ def test_empty_tensors_need_no_chunk() -> None:
         arrival_of(record_of(empty, checksum=1))
 
 
-def refused(arrival: Arrival, piece: Piece, error: type[DecodeError] = DecodeError) -> DecodeError:
+def refused(arrival: Arrival, piece: Chunk, error: type[DecodeError] = DecodeError) -> DecodeError:
     """The error for a chunk; nothing may have changed."""
     before = (arrival.stage, arrival.tensor_index, arrival.offset, arrival.running_sum, arrival.received_bytes)
     with pytest.raises(error) as caught:
@@ -348,7 +348,7 @@ def test_chunks_out_of_order_are_refused_and_the_right_one_is_still_taken() -> N
 
 def test_chunks_of_no_or_too_many_bytes() -> None:
     arrival, _ = two_tensors()
-    assert refused(arrival, Piece(0, 0, EMPTY, b"")).field == "chunk"
+    assert refused(arrival, Chunk(0, 0, EMPTY, b"")).field == "chunk"
     too_long = A + b"x"
     assert refused(arrival, chunk(0, too_long, 0, 33)).field == "chunk"
 
@@ -370,9 +370,9 @@ def test_a_record_of_another_checksum_than_its_bytes() -> None:
 
 def test_downloads_may_leave_sums_out_but_the_checksum_counts() -> None:
     arrival = arrival_of(record_of(FLOATS, checksum=xxh3(A)), sums_required=False)
-    arrival.chunk(Piece(0, 0, None, A[:8]))
-    refused(arrival, Piece(0, 8, None, bytes(24)), ChecksumError)
-    arrival.chunk(Piece(0, 8, None, A[8:]))
+    arrival.chunk(Chunk(0, 0, None, A[:8]))
+    refused(arrival, Chunk(0, 8, None, bytes(24)), ChecksumError)
+    arrival.chunk(Chunk(0, 8, None, A[8:]))
     arrival.end()
 
 

@@ -13,11 +13,11 @@ import dlpack_wire as dw
 from dlpack_wire.tensor.layout import (
     MAX_NDIM,
     canonical_strides,
+    check_layout,
     compact_bytes,
     is_dense,
     is_packed,
     overlap,
-    payload_bytes,
     row_major,
     span,
 )
@@ -117,13 +117,13 @@ def test_the_payload_goes_from_the_lowest_to_the_highest_byte(
     offset = -min(found) * dtype.itemsize
     if overlap(shape, strides) is not None:
         with pytest.raises(dw.DecodeError, match="strides"):
-            payload_bytes(dtype, False, shape, strides, offset)
+            check_layout(dtype, False, shape, strides, offset)
         return
     size = (max(found) - min(found) + 1) * dtype.itemsize
-    assert payload_bytes(dtype, False, shape, strides, offset) == size
+    assert check_layout(dtype, False, shape, strides, offset) == size
     for wrong in (offset + 1, offset - 1, offset + dtype.itemsize):
         with pytest.raises(dw.DecodeError, match="byte_offset"):
-            payload_bytes(dtype, False, shape, strides, wrong)
+            check_layout(dtype, False, shape, strides, wrong)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_payload_goes_from_the_lowest_to_the_highest_byte(
 )
 def test_compact_sizes(dtype: str, padded: bool, shape: tuple[int, ...], size: int) -> None:
     d = dw.DType(dtype)
-    assert payload_bytes(d, padded, shape, None, 0) == size
+    assert check_layout(d, padded, shape, None, 0) == size
     assert compact_bytes(d, padded, int(np.prod(shape, dtype=int))) == size
 
 
@@ -192,15 +192,15 @@ def test_every_rule_names_its_field(
     error: type[dw.WireError],
 ) -> None:
     with pytest.raises(error) as caught:
-        payload_bytes(dw.DType(dtype), padded, shape, strides, offset, error)
+        check_layout(dw.DType(dtype), padded, shape, strides, offset, error)
     assert caught.value.field == field
 
 
 def test_the_largest_sizes_are_exact() -> None:
-    assert payload_bytes(U1, False, (2**63 - 1,), None, 0) == 2**63 - 1
-    assert payload_bytes(F4, False, (2**61 - 1,), None, 0) == 2**63 - 4
+    assert check_layout(U1, False, (2**63 - 1,), None, 0) == 2**63 - 1
+    assert check_layout(F4, False, (2**61 - 1,), None, 0) == 2**63 - 4
     # Packed elements count a byte for each lane: they must have room when they are unpacked.
-    assert payload_bytes(I4, False, (2**63 - 1,), None, 0) == 2**62
+    assert check_layout(I4, False, (2**63 - 1,), None, 0) == 2**62
     with pytest.raises(dw.DecodeError):
-        payload_bytes(I4, False, (2**63,), None, 0)
-    assert payload_bytes(U1, False, (2, 2), (2**63 - 3, 1), 0) == 2**63 - 1
+        check_layout(I4, False, (2**63,), None, 0)
+    assert check_layout(U1, False, (2, 2), (2**63 - 3, 1), 0) == 2**63 - 1

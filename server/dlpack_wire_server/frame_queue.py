@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller
-from .frame import Frame
+from .frame import KeptFrame
 from .status import Refusal
 
 MAX_FRAME_BYTES = 256 << 20
@@ -58,10 +58,10 @@ class Retained(Protocol):
         newest: That frame, if it is kept.
     """
 
-    newest: Frame | None
+    newest: KeptFrame | None
 
 
-class Subscription:
+class FrameQueue:
     """The queue of one subscriber.
 
         policy        queue                      when it is full
@@ -99,7 +99,7 @@ class Subscription:
         self._reliable = request.policy == pb.DELIVERY_POLICY_RELIABLE
         self._end = end
         self._tell_dropped = dropped
-        self._queue: OrderedDict[object, Frame] = OrderedDict()
+        self._queue: OrderedDict[object, KeptFrame] = OrderedDict()
         self._dropped: Counter[str] = Counter()
         self._retained: deque[Retained] = deque()
         self._last_serial = 0
@@ -117,7 +117,7 @@ class Subscription:
         self._retained = retained
         self._last_serial = last_serial
 
-    def offer(self, frame: Frame) -> None:
+    def offer(self, frame: KeptFrame) -> None:
         """A new frame of a topic that is wanted."""
         if self._failure is not None:
             return
@@ -152,7 +152,7 @@ class Subscription:
         self.queued_bytes -= frame.size
         self._drop(frame)
 
-    def _drop(self, frame: Frame) -> None:
+    def _drop(self, frame: KeptFrame) -> None:
         self._dropped[frame.topic] += 1
         self._tell_dropped(1)
 
@@ -204,7 +204,7 @@ class Subscription:
         finally:
             self.writing_since_s = None
 
-    async def next(self) -> tuple[Frame | None, int]:
+    async def next(self) -> tuple[KeptFrame | None, int]:
         """Wait for the next frame; returns it and how many of its topic were dropped right before it.
 
         Once, instead of a frame, None: what follows is from after the subscription.

@@ -8,7 +8,7 @@ from collections import deque
 from .status import Refusal
 
 
-class Space:
+class Budget:
     """Bytes to be reserved and released.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Uploads in progress: whose they are, how far they have come, and how long they are kept."""
+"""UnfinishedPuts in progress: whose they are, how far they have come, and how long they are kept."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dlpack_wire.service.messages import Arrival, Piece
+from dlpack_wire.service.messages import Arrival, Chunk
 
 from .status import Refusal
 from .store import Draft, Serialized
 
 
 @dataclass(eq=False)
-class Upload:
+class UnfinishedPut:
     """One upload.
 
     Attributes:
@@ -40,14 +40,14 @@ class Upload:
     unwanted: bool = False
     expires_ns: int = 0
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: Chunk) -> None:
         """Check a chunk and write it where it belongs."""
         assert self.draft is not None
         self.arrival.chunk(piece)
         self.draft.write(piece.tensor_index, piece.offset, piece.data)
 
 
-class Uploads:
+class UnfinishedPuts:
     """The uploads that can be resumed. Each belongs to its owner; nobody else sees it."""
 
     def __init__(
@@ -69,12 +69,12 @@ class Uploads:
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._clock = clock
-        self._uploads: dict[bytes, Upload] = {}
+        self._uploads: dict[bytes, UnfinishedPut] = {}
 
     def __len__(self) -> int:
         return len(self._uploads)
 
-    def add(self, upload: Upload) -> None:
+    def add(self, upload: UnfinishedPut) -> None:
         """Keep a new upload, if it has a key. One of the same key that nobody is receiving is dropped.
 
         Raises:
@@ -90,7 +90,7 @@ class Uploads:
             raise Refusal("TOO_MANY_REQUESTS", f"{owned} unfinished uploads; at most {self._max_count} are allowed")
         self._uploads[upload.key] = upload
 
-    def admit(self, upload: Upload, size: int) -> None:
+    def admit(self, upload: UnfinishedPut, size: int) -> None:
         """Refuse an upload whose image would take its owner over the limit.
 
         Raises:
@@ -98,14 +98,14 @@ class Uploads:
         """
         # A copy of the values: this may run in a thread.
         drafts = [other.draft for other in list(self._uploads.values()) if other.owner == upload.owner]
-        total = size + sum(draft.room.size for draft in drafts if draft is not None)
+        total = size + sum(draft.backing.size for draft in drafts if draft is not None)
         if total > self._max_bytes:
             raise Refusal(
                 "STORE_FULL",
                 f"unfinished uploads would take {total} bytes; {self._max_bytes} (--max-unfinished-bytes) are allowed",
             )
 
-    def resume(self, key: bytes) -> Upload:
+    def resume(self, key: bytes) -> UnfinishedPut:
         """Go on receiving an upload.
 
         Raises:
@@ -119,13 +119,13 @@ class Uploads:
         upload.busy = True
         return upload
 
-    def find(self, key: bytes) -> Upload | None:
+    def find(self, key: bytes) -> UnfinishedPut | None:
         """An upload of which all headers have come."""
         self.expire()
         upload = self._uploads.get(key)
         return upload if upload is not None and upload.draft is not None else None
 
-    def pause(self, upload: Upload) -> None:
+    def pause(self, upload: UnfinishedPut) -> None:
         """Nobody is receiving it any more: keep it for a while, if there is something to go on with."""
         upload.busy = False
         upload.expires_ns = self._clock() + self.retention_ns
@@ -145,7 +145,7 @@ class Uploads:
         if not upload.busy:
             self.drop(upload)
 
-    def drop(self, upload: Upload) -> None:
+    def drop(self, upload: UnfinishedPut) -> None:
         """Forget an upload and give back its room."""
         upload.draft = None  # now, not when the last traceback that knows the upload is gone
         if upload.key is not None and self._uploads.get(upload.key) is upload:
