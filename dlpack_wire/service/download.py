@@ -12,7 +12,8 @@ from ..tensor.header import Header
 from ..tensor.memory import empty_aligned
 from ..tensor.tensor import Tensor, from_payload, is_foreign
 from ..v1 import tensor_service_pb2 as pb
-from .messages import Arrival, Chunk, Record, Stage, parse
+from .arrival import Arrival, Stage
+from .messages import Chunk, Record, parse
 from .upload import Progress
 
 

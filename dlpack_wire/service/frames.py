@@ -16,9 +16,9 @@ from ..tensor.header import Header
 from ..tensor.memory import Buffer
 from ..tensor.source import Source
 from ..v1 import tensor_service_pb2 as pb
+from .arrival import Arrival
 from .messages import (
     MAX_METADATA_BYTES,
-    Arrival,
     Chunk,
     Record,
     Rest,

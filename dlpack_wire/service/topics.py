@@ -18,9 +18,10 @@ from ..message.names import Metadata, Value, encode_name
 from ..tensor.memory import empty_aligned
 from ..tensor.tensor import Tensor, from_payload
 from ..v1 import tensor_service_pb2 as pb
+from .arrival import Stage
 from .connection import FAREWELL_S, Clock
 from .frames import FrameHead, frame_arrival, frame_fields, frame_metadata, parse_frame, publish_messages
-from .messages import Chunk, Stage, parse
+from .messages import Chunk, parse
 from .operations import CHUNK_BYTES, Patience
 
 Policy = Literal["latest", "drop_oldest", "reliable"]

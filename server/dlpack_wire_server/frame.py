@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from dlpack_wire.service.arrival import Stage
 from dlpack_wire.service.frames import FrameHead, delivered, frame_arrival, frame_fields
-from dlpack_wire.service.messages import Chunk, Stage, chunk_parts
+from dlpack_wire.service.messages import Chunk, chunk_parts
 
 from .budget import Budget
 

@@ -20,6 +20,7 @@ from grpc import aio
 import dlpack_wire
 from dlpack_wire.errors import DecodeError, LimitError
 from dlpack_wire.message.names import MAX_NAME_BYTES, decode_value, encode_map, encode_name
+from dlpack_wire.service.arrival import Arrival, Stage, check_distinct_names
 from dlpack_wire.service.frames import FrameHead, frame_metadata, parse_frame
 from dlpack_wire.service.messages import (
     INLINE_BYTES,
@@ -27,11 +28,8 @@ from dlpack_wire.service.messages import (
     MAX_MESSAGE_BYTES,
     MAX_METADATA_BYTES,
     QUICK_BYTES,
-    Arrival,
     Chunk,
     Record,
-    Stage,
-    check_names,
     only_chunk,
     parse,
     parses_quickly,
@@ -419,7 +417,7 @@ class TensorService:
 
     def _make_draft(self, upload: UnfinishedPut) -> None:
         records = upload.arrival.records
-        check_names(records)
+        check_distinct_names(records)
         draft = self._store.draft(records, upload.metadata)
         self._uploads.admit(upload, draft.backing.size)
         upload.draft = draft

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dlpack_wire.service.messages import Arrival, Chunk
+from dlpack_wire.service.arrival import Arrival
+from dlpack_wire.service.messages import Chunk
 
 from .status import Refusal
 from .store import Draft, Serialized

@@ -10,7 +10,8 @@ from dlpack_wire_server.status import Refusal
 from dlpack_wire_server.store import MemoryStore, Serialized
 from dlpack_wire_server.unfinished import UnfinishedPut, UnfinishedPuts
 
-from dlpack_wire.service.messages import Arrival, Record
+from dlpack_wire.service.arrival import Arrival
+from dlpack_wire.service.messages import Record
 from dlpack_wire.tensor.source import Source
 
 RETENTION_NS = 1000

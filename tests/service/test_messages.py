@@ -18,13 +18,11 @@ from dlpack_wire.message.codec import encode
 from dlpack_wire.message.names import names_block
 from dlpack_wire.message.wire import varint
 from dlpack_wire.service import messages as chunks
+from dlpack_wire.service.arrival import Arrival, Stage, check_distinct_names
 from dlpack_wire.service.messages import (
     QUICK_BYTES,
-    Arrival,
     Chunk,
     Record,
-    Stage,
-    check_names,
     chunk_parts,
     only_chunk,
     parse,
@@ -233,12 +231,12 @@ def test_records_are_counted_before_they_are_parsed() -> None:
 
 def test_names_must_tell_tensors_apart() -> None:
     a, b = record_of(FLOATS, "a"), record_of(FLOATS, "b", "a")
-    check_names([a])
-    check_names([record_of(FLOATS)])
+    check_distinct_names([a])
+    check_distinct_names([record_of(FLOATS)])
     with pytest.raises(DecodeError, match="duplicate name 'a'"):
-        check_names([a, b])
+        check_distinct_names([a, b])
     with pytest.raises(DecodeError, match="empty name"):
-        check_names([a, record_of(FLOATS)])
+        check_distinct_names([a, record_of(FLOATS)])
 
 
 def test_two_chunks_in_one_message_are_one_too_many() -> None:

@@ -1,0 +1,188 @@
+"""The order in which the parts of an object or a frame may arrive: a state machine without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from ..errors import DecodeError, TruncatedError
+from ..tensor.checksum import EMPTY, Running, check_contents, check_sum
+from ..tensor.dtype import BOOL
+from .messages import Chunk, Record
+
+
+class Stage(Enum):
+    """How far a stream has come."""
+
+    START = "its start"
+    RECORDS = "records"
+    CHUNKS = "chunks"
+    COMPLETE = "its end"
+    ENDED = "nothing more"
+
+
+class Arrival:
+    """What has arrived of an object, part by part, in the only order that is legal.
+
+        stage       what may come       next stage
+        START       begin               RECORDS
+        RECORDS     record              CHUNKS after the last one, or COMPLETE if no payload has a byte
+        CHUNKS      chunk               COMPLETE after the last byte
+        COMPLETE    end                 ENDED
+
+    A part that is refused leaves everything as it was before.
+
+    Attributes:
+        stage: Where it stands.
+        records: The tensors.
+        sums: The checksums of the payloads that are whole.
+        tensor_index: Tensor that the next chunk must belong to; the number of tensors when all bytes came.
+        offset: Where in its payload the next chunk must begin.
+        received_bytes: Payload bytes so far.
+        payload_bytes: Payload bytes of all records so far.
+    """
+
+    def __init__(self, sums_required: bool) -> None:
+        """Expect an object.
+
+        Args:
+            sums_required: Whether every chunk must state its running sum.
+        """
+        self._sums_required = sums_required
+        self._running = Running()
+        self._record_count = 0
+        self._declared_bytes: int | None = None
+        self.stage = Stage.START
+        self.records: list[Record] = []
+        self.sums: list[int] = []
+        self.tensor_index = 0
+        self.offset = 0
+        self.received_bytes = 0
+        self.payload_bytes = 0
+
+    @property
+    def running_sum(self) -> int:
+        """XXH3-64 of the present tensor's payload so far."""
+        return self._running.intdigest()
+
+    def begin(self, record_count: int, payload_bytes: int | None = None) -> None:
+        """The start: how many records will follow, and how many payload bytes, if that is known.
+
+        Raises:
+            DecodeError: It came before, or announces no record.
+        """
+        self._require(Stage.START, "the start")
+        if record_count < 1:
+            raise DecodeError("an object has at least one tensor", field="record_count")
+        self._record_count = record_count
+        self._declared_bytes = payload_bytes
+        self.stage = Stage.RECORDS
+
+    def record(self, record: Record) -> None:
+        """The next record, without a payload.
+
+        Raises:
+            DecodeError: None is due, or the sizes do not add up to what was announced.
+        """
+        self._require(Stage.RECORDS, "a record")
+        if len(record.payload):
+            raise DecodeError("a record here has no payload", tensor=record.names[0], field="data")
+        if not record.header.payload_bytes and record.header.checksum is not None:
+            check_sum(record.header.checksum, EMPTY, "empty payload")
+        payload_bytes = self.payload_bytes + record.header.payload_bytes
+        last = len(self.records) + 1 == self._record_count
+        declared = self._declared_bytes
+        if declared is not None and (payload_bytes > declared or (last and payload_bytes != declared)):
+            raise DecodeError(f"{declared} announced, the headers add up to {payload_bytes}", field="payload_bytes")
+        self.payload_bytes = payload_bytes
+        self.records.append(record)
+        if last:
+            self.stage = Stage.CHUNKS
+            self._step_over_whole()
+
+    def chunk(self, piece: Chunk) -> None:
+        """The next chunk: checks its place, its sum and its contents.
+
+        Raises:
+            DecodeError: It is not the next expected one, states no sum, or its contents are none of the type's.
+            ChecksumError: The bytes do not match the running sum, or the tensor's checksum.
+        """
+        self._require(Stage.CHUNKS, "a chunk")
+        header = self.records[self.tensor_index].header
+        size = len(piece.data)
+        end = self.offset + size
+        if (piece.tensor_index, piece.offset) != (self.tensor_index, self.offset):
+            raise DecodeError(
+                f"tensor {piece.tensor_index} from byte {piece.offset} came, "
+                f"tensor {self.tensor_index} from byte {self.offset} is next",
+                field="chunk",
+            )
+        if not size or end > header.payload_bytes:
+            raise DecodeError(f"{size} bytes where 1 to {header.payload_bytes - self.offset} are left", field="chunk")
+        if piece.running_sum is None and self._sums_required:
+            raise DecodeError("missing", field="running_xxh3_64")
+        running = self._running.copy()
+        running.update(piece.data)
+        name = self.records[self.tensor_index].names[0]
+        try:
+            if piece.running_sum is not None:
+                check_sum(piece.running_sum, running.intdigest(), f"payload up to byte {end}")
+            last = end == header.payload_bytes
+            if last and header.checksum is not None:
+                check_sum(header.checksum, running.intdigest(), "payload")
+            if header.dtype.code == BOOL or (last and header.is_packed):
+                check_contents(header, None, piece.data)
+        except DecodeError as error:
+            raise error.at(tensor=name, offset=self.offset) from None
+        self._running = running
+        self.offset = end
+        self.received_bytes += size
+        if last:
+            self._step_over_whole()
+
+    def end(self) -> None:
+        """The sender's word that this was all.
+
+        Raises:
+            TruncatedError: Something is missing.
+        """
+        if self.stage is not Stage.COMPLETE:
+            raise TruncatedError(
+                f"ended after {self.received_bytes} of {self.payload_bytes} bytes, expecting {self.stage.value}",
+                needed=self.payload_bytes,
+                available=self.received_bytes,
+                field="finish",
+            )
+        self.stage = Stage.ENDED
+
+    def _require(self, stage: Stage, what: str) -> None:
+        if self.stage is not stage:
+            field = "chunk" if what == "a chunk" else None
+            raise DecodeError(f"{what} came where {self.stage.value} should", field=field)
+
+    def _step_over_whole(self) -> None:
+        """Step to the next tensor that lacks bytes."""
+        while self.offset == self.records[self.tensor_index].header.payload_bytes:
+            self.sums.append(self._running.intdigest())
+            self._running = Running()
+            self.tensor_index += 1
+            self.offset = 0
+            if self.tensor_index == self._record_count:
+                self.stage = Stage.COMPLETE
+                return
+
+
+def check_distinct_names(records: Sequence[Record]) -> None:
+    """Refuse tensors that cannot be told apart in one object.
+
+    Raises:
+        DecodeError: A name is there twice, or the empty one beside another.
+    """
+    taken: set[str] = set()
+    for record in records:
+        for name in record.names:
+            if name in taken:
+                raise DecodeError(f"duplicate name {name!r}", field="name")
+            taken.add(name)
+    if "" in taken and len(taken) > 1:
+        raise DecodeError("the empty name is reserved for an object's only tensor", field="name")
