@@ -29,6 +29,7 @@ from .file.reader import FileReader
 from .file.recovery import recover
 from .file.writer import FileWriter
 from .message.codec import decode, encode, from_proto, to_proto
+from .message.names import Metadata
 from .tensor.device import Device
 from .tensor.dtype import ByteOrder, DType
 from .tensor.header import Header
@@ -39,25 +40,37 @@ if TYPE_CHECKING:
     from .log import LogRecord as LogRecord
     from .log import LogWriter as LogWriter
     from .service.async_client import AsyncClient as AsyncClient
+    from .service.async_client import AsyncPublisher as AsyncPublisher
+    from .service.async_client import AsyncSubscription as AsyncSubscription
     from .service.client import Client as Client
+    from .service.client import Publisher as Publisher
+    from .service.client import Subscription as Subscription
     from .service.client import connect as connect
     from .service.connection import Tls as Tls
+    from .service.operations import ObjectInfo as ObjectInfo
+    from .service.operations import ServerInfo as ServerInfo
     from .service.topics import Frame as Frame
-    from .service.topics import Publisher as Publisher
-    from .service.topics import Subscription as Subscription
+    from .service.topics import Policy as Policy
+    from .service.upload import Progress as Progress
 
 __version__ = "0.1.0"
 
-# What needs an extra is imported when it is first asked for, and is no part of `import *`.
+# Imported when first asked for, because it is heavy or needs an extra; not part of `import *`.
 _LATER = {
     "AsyncClient": ("service.async_client", "grpc"),
+    "AsyncPublisher": ("service.async_client", "grpc"),
+    "AsyncSubscription": ("service.async_client", "grpc"),
     "Client": ("service.client", "grpc"),
-    "Frame": ("service.topics", "grpc"),
+    "Frame": ("service.topics", None),
     "LogReader": ("log", "log"),
     "LogRecord": ("log", "log"),
     "LogWriter": ("log", "log"),
-    "Publisher": ("service.topics", "grpc"),
-    "Subscription": ("service.topics", "grpc"),
+    "ObjectInfo": ("service.operations", None),
+    "Policy": ("service.topics", None),
+    "Progress": ("service.upload", None),
+    "Publisher": ("service.client", "grpc"),
+    "ServerInfo": ("service.operations", None),
+    "Subscription": ("service.client", "grpc"),
     "Tls": ("service.connection", "grpc"),
     "connect": ("service.client", "grpc"),
 }
@@ -70,6 +83,8 @@ def __getattr__(name: str) -> object:
     try:
         value: object = getattr(import_module(f".{module}", __name__), name)
     except ModuleNotFoundError as error:
+        if extra is None:
+            raise
         raise ImportError(
             f"dlpack_wire.{name} needs an extra: pip install 'dlpack-wire[{extra}]' ({error})", name=error.name
         ) from error
@@ -93,6 +108,7 @@ __all__ = [
     "FileWriter",
     "Header",
     "LimitError",
+    "Metadata",
     "NotFoundError",
     "RemoteError",
     "Tensor",

@@ -1,35 +1,31 @@
-"""A client of a tensor server for asyncio.
-
-The blocking client does the work in threads: payloads are hashed and copied outside of the event loop, and a refused
-upload keeps the server's own status, which `grpc.aio` may replace by one of a failed write.
-"""
+"""The client of a tensor server for asyncio: the same scripts, run by a driver that awaits."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from queue import SimpleQueue
+from collections.abc import AsyncIterator, Generator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
+from ..errors import RemoteError
 from ..message.names import Metadata
-from .client import Client, Drive
-from .connection import Tls
-from .operations import ObjectInfo, Script, ServerInfo
-from .topics import Frame, Policy, Publisher, Subscription
+from ..tensor.tensor import Tensor
+from .connection import Connection, Tls
+from .drivers import AsyncDriver
+from .grpc_transport import AsyncGrpcTransport
+from .operations import ObjectInfo, ServerInfo
+from .script import Script
+from .topics import Frame, Policy, Publishing, Subscribing
 from .upload import Progress
 
 _T = TypeVar("_T")
 
 
 class AsyncClient:
-    """A tensor server's objects, for asyncio. Operations are those of `Client`; they may run at the same time.
+    """The objects and topics of a tensor server, for asyncio. Operations may run at the same time.
 
-    A cancelled operation ends its call, and what a put had sent is dropped.
+    Arguments, results and errors of each method are those of `Client`'s. A cancelled operation ends its call, and what
+    a put had sent is dropped.
     """
 
     def __init__(
@@ -41,13 +37,33 @@ class AsyncClient:
         timeout: float | None = None,
         max_operations: int = 64,
     ) -> None:
-        """See `connect`.
+        """Make a client; see `connect`.
 
         Args:
-            max_operations: Most operations at the same time, each in a thread; further ones wait.
+            address, token, tls, timeout: As for `connect`.
+            max_operations: Most operations at the same time; further ones wait. A get takes a thread while it runs.
         """
-        self._client = Client(address, token=token, tls=tls, timeout=timeout)
-        self._threads = ThreadPoolExecutor(max_operations, thread_name_prefix="dlpack-wire-client")
+        self._connection = Connection(address, token=token, tls=tls, timeout=timeout)
+        self._transport = AsyncGrpcTransport(self._connection.transport)
+        self._free = asyncio.Semaphore(max_operations)
+
+    @property
+    def address(self) -> str:
+        """The server's address, as it was given."""
+        return self._connection.address
+
+    @property
+    def timeout(self) -> float | None:
+        """Most seconds that one operation may take, or None."""
+        return self._connection.timeout
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return self._connection.closed
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self._connection!r}>"
 
     async def put(
         self,
@@ -58,8 +74,53 @@ class AsyncClient:
         if_generation: int | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """As `Client.put`. `progress` is called in another thread."""
-        return await self._run(self._client.exchange.put(name, x, metadata, if_generation, progress))
+        """Put a tensor, or a mapping of tensors, under a name; see `Client.put`.
+
+        `progress` is called in another thread.
+        """
+        return await self._run(self._connection.operations.put(name, x, metadata, if_generation, progress))
+
+    @overload
+    async def get(
+        self,
+        name: str,
+        *,
+        generation: int | None = None,
+        progress: Progress | None = None,
+    ) -> Tensor | dict[str, Tensor]: ...
+
+    @overload
+    async def get(
+        self,
+        name: str,
+        *,
+        index: Any,
+        tensors: Sequence[str] = (),
+        generation: int | None = None,
+        progress: Progress | None = None,
+    ) -> Tensor: ...
+
+    @overload
+    async def get(
+        self,
+        name: str,
+        *,
+        tensors: Sequence[str],
+        generation: int | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, Tensor]: ...
+
+    @overload
+    async def get(
+        self,
+        name: str,
+        *,
+        out: _T,
+        tensors: Sequence[str] = (),
+        index: Any = None,
+        generation: int | None = None,
+        progress: Progress | None = None,
+    ) -> _T: ...
 
     async def get(
         self,
@@ -71,34 +132,37 @@ class AsyncClient:
         generation: int | None = None,
         progress: Progress | None = None,
     ) -> Any:
-        """As `Client.get`. `progress` is called in another thread."""
-        return await self._run(self._client.exchange.get(name, tensors, generation, index, out, progress))
+        """Get what was put under a name, or a part of it; see `Client.get`.
+
+        `progress` may be called in another thread.
+        """
+        return await self._run(self._connection.operations.get(name, tensors, generation, index, out, progress))
 
     async def stat(self, name: str) -> ObjectInfo:
-        """As `Client.stat`."""
-        return await self._run(self._client.exchange.stat(name))
+        """Describe an object and its tensors without their payloads; see `Client.stat`."""
+        return await self._run(self._connection.operations.stat(name))
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        """As `Client.list`."""
+        """Yield the objects whose names begin with a prefix; see `Client.list`."""
         token = ""
         while True:
-            page, token = await self._run(self._client.exchange.list_page(prefix, token))
+            page, token = await self._run(self._connection.operations.list_page(prefix, token))
             for info in page:
                 yield info
             if not token:
                 return
 
     async def delete(self, name: str, *, if_generation: int | None = None) -> int:
-        """As `Client.delete`."""
-        return await self._run(self._client.exchange.delete(name, if_generation))
+        """Remove an object and return the generation it had; see `Client.delete`."""
+        return await self._run(self._connection.operations.delete(name, if_generation))
 
     async def server_info(self) -> ServerInfo:
-        """As `Client.server_info`."""
-        return await self._run(self._client.exchange.server_info())
+        """Return version, limits and identity of the server; see `Client.server_info`."""
+        return await self._run(self._connection.operations.server_info())
 
     def publisher(self, topic: str) -> AsyncPublisher:
-        """As `Client.publisher`, with a `send` to be awaited."""
-        return AsyncPublisher(self._client.publisher(topic), self._threads)
+        """Return a sender of frames onto a topic; see `Client.publisher`."""
+        return AsyncPublisher(self._connection, self._transport, topic)
 
     def subscribe(
         self,
@@ -109,24 +173,20 @@ class AsyncClient:
         queue_bytes: int = 0,
         skip_retained: bool = False,
     ) -> AsyncSubscription:
-        """As `Client.subscribe`: `async with client.subscribe("cam/*") as frames: async for frame in frames: ...`.
+        """Subscribe to topics: `async with client.subscribe("cam/*") as frames: async for frame in frames: ...`.
 
         Frames are queued from the moment when the subscription is entered or awaited, or first asked for a frame.
+        Arguments and errors are those of `Client.subscribe`.
         """
-        subscribe = functools.partial(
-            self._client.subscribe,
-            patterns,
-            policy=policy,
-            queue_frame_count=queue_frame_count,
-            queue_bytes=queue_bytes,
-            skip_retained=skip_retained,
-        )
-        return AsyncSubscription(lambda: _in_thread(self._threads, subscribe))
+        subscribing = Subscribing(patterns, policy, queue_frame_count, queue_bytes, skip_retained)
+        return AsyncSubscription(self._connection, self._transport, subscribing)
 
     async def close(self) -> None:
         """End the connection. Tensors stay usable."""
-        await asyncio.to_thread(self._client.close)
-        self._threads.shutdown()
+        if self._connection.is_inherited:
+            return
+        self._connection.closed = True
+        await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -137,46 +197,60 @@ class AsyncClient:
         await self.close()
 
     async def _run(self, script: Script[_T]) -> _T:
-        drive = Drive(self._client, cancellable=True)
-        future = asyncio.get_running_loop().run_in_executor(self._threads, drive.run, script)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            drive.cancel()
-            await asyncio.wait([future])
-            if not future.cancelled():
-                future.exception()  # asked for, so that asyncio does not report it as forgotten
-            raise
+        self._connection.check_usable()
+        async with self._free:
+            driver = AsyncDriver(self._transport)
+            try:
+                return await driver.run(script, self._connection.timeout)
+            finally:
+                driver.end()
 
 
 class AsyncPublisher:
-    """As `Publisher`, for asyncio.
+    """Sends frames onto one topic, for asyncio; see `Publisher`."""
 
-    Attributes:
-        topic: The topic.
-    """
+    def __init__(self, connection: Connection, transport: AsyncGrpcTransport, topic: str) -> None:
+        """See `AsyncClient.publisher`."""
+        self._publishing = Publishing(connection.operations, topic)
+        self._connection = connection
+        self._driver = AsyncDriver(transport)
+        self._turn = asyncio.Lock()
+        self._closed = False
 
-    def __init__(self, publisher: Publisher, threads: ThreadPoolExecutor) -> None:
-        self.topic = publisher.topic
-        self._publisher = publisher
-        self._threads = threads
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self._publishing.topic
 
     @property
     def subscriber_count(self) -> int:
-        """How many will get the frame that was sent last."""
-        return self._publisher.subscriber_count
+        """Number of subscribers that will get the frame that was sent last."""
+        return self._publishing.subscriber_count
+
+    def __repr__(self) -> str:
+        return f"<AsyncPublisher on {self.topic!r} of {self._connection!r}>"
 
     async def send(self, x: Any, *, metadata: Metadata | None = None, time_ns: int | None = None) -> int:
-        """As `Publisher.send`. Cancelled, it still sends the frame."""
-        sending = asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: self._publisher.send(x, metadata=metadata, time_ns=time_ns)
-        )
-        sending.add_done_callback(_forgive)
+        """Send a tensor, and wait until the server has it; see `Publisher.send`. Cancelled, it still sends the frame.
+
+        The tensor must not be changed before the frame was sent, also after a cancellation.
+        """
+        sending = asyncio.ensure_future(self._send(x, metadata, time_ns))
+        sending.add_done_callback(_retrieve)
         return await asyncio.shield(sending)
 
+    async def _send(self, x: Any, metadata: Metadata | None, time_ns: int | None) -> int:
+        async with self._turn:
+            self._connection.check_usable()
+            if self._closed:
+                raise ValueError("this publisher is closed")
+            return await self._driver.run(self._publishing.send(x, metadata, time_ns), self._connection.timeout)
+
     async def close(self) -> None:
-        """As `Publisher.close`."""
-        await asyncio.to_thread(self._publisher.close)
+        """End the call. Every frame whose `send` returned is with the server."""
+        async with self._turn:
+            self._closed = True
+            await self._driver.finish()
 
     async def __aenter__(self) -> AsyncPublisher:
         return self
@@ -188,78 +262,72 @@ class AsyncPublisher:
 
 
 class AsyncSubscription:
-    """As `Subscription`, for asyncio. A wait for a frame may be cancelled: the next one gets the same frame."""
+    """Frames of topics, for asyncio; see `Subscription`.
 
-    def __init__(self, subscribe: Callable[[], Awaitable[Subscription]]) -> None:
+    A wait for a frame may be cancelled: the next one gets the same frame.
+    """
+
+    def __init__(self, connection: Connection, transport: AsyncGrpcTransport, subscribing: Subscribing) -> None:
         """See `AsyncClient.subscribe`."""
-        self._subscribe = subscribe
-        self._subscription: Subscription | None = None
-        self._closed = False
+        self._connection = connection
+        self._subscribing = subscribing
+        self._driver = AsyncDriver(transport)
         self._turn = asyncio.Lock()
-        self._next: asyncio.Future[Frame | None] | None = None
-        self._wanted: SimpleQueue[asyncio.Future[Frame | None] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    async def _begun(self) -> AsyncSubscription:
-        async with self._turn:
-            if self._subscription is None and not self._closed:
-                self._subscription = await self._subscribe()
-                # A thread of its own that the interpreter does not wait for: it may wait for a frame that never comes.
-                arguments = self._subscription, self._wanted
-                self._thread = threading.Thread(target=_serve, args=arguments, daemon=True)
-                self._thread.start()
-        return self
-
-    def __await__(self) -> Generator[Any, None, AsyncSubscription]:
-        return self._begun().__await__()
+        self._begun = False
+        self._closed = False
+        self._failure: Exception | None = None
 
     @property
     def instance_id(self) -> str:
-        """As `Subscription.instance_id`; empty before it has begun."""
-        return self._subscription.instance_id if self._subscription is not None else ""
+        """32 hex digits that identify the running server; empty before the subscription has begun."""
+        return self._subscribing.instance_id
+
+    def __repr__(self) -> str:
+        return f"<AsyncSubscription of {self._connection!r}{', closed' if self._closed else ''}>"
+
+    async def _begin(self) -> AsyncSubscription:
+        async with self._turn:
+            if not self._begun and not self._closed:
+                self._connection.check_usable()
+                await self._driver.run(self._subscribing.open(), self._connection.timeout)
+                self._begun = True
+        return self
+
+    def __await__(self) -> Generator[Any, None, AsyncSubscription]:
+        return self._begin().__await__()
 
     def __aiter__(self) -> AsyncSubscription:
         return self
 
     async def __anext__(self) -> Frame:
-        """As `Subscription.__next__`."""
-        await self._begun()
+        """Wait for the next frame; see `Subscription.__next__`."""
+        await self._begin()
         async with self._turn:
-            if self._closed:
-                raise StopAsyncIteration
-            if self._next is None:
-                self._next = asyncio.get_running_loop().create_future()
-                self._next.add_done_callback(_forgive)
-                self._wanted.put(self._next)
+            if self._failure is not None and not self._closed:
+                raise self._failure
+            frame: Frame | None = None
             try:
-                frame = await asyncio.shield(self._next)
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
-                self._next = None
+                if self._driver.unclaimed:
+                    frame = self._driver.unclaimed.pop(0)
+                elif not self._closed:
+                    frame = await self._driver.run(self._subscribing.next(), self._connection.timeout)
+            except Exception as error:
+                self._driver.end()
+                if isinstance(error, RemoteError) and (self._closed or self._connection.closed):
+                    raise StopAsyncIteration from None
+                self._failure = error
                 raise
             if frame is None:
-                raise StopAsyncIteration  # and again, if it is asked again
-            self._next = None
+                raise StopAsyncIteration
             return frame
 
     async def close(self) -> None:
-        """As `Subscription.close`."""
-        self._end()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
-
-    def _end(self) -> None:
+        """End the subscription."""
         self._closed = True
-        if self._subscription is not None:
-            self._subscription.close()
-        self._wanted.put(None)
-
-    def __del__(self) -> None:
-        self._end()
+        self._driver.end()
 
     async def __aenter__(self) -> AsyncSubscription:
-        return await self._begun()
+        return await self._begin()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -267,38 +335,7 @@ class AsyncSubscription:
         await self.close()
 
 
-def _serve(subscription: Subscription, wanted: SimpleQueue[asyncio.Future[Frame | None] | None]) -> None:
-    """Get one frame for each future, until there is a None."""
-    while (future := wanted.get()) is not None:
-        _serve_one(subscription, future)
-        del future  # not kept while waiting for the next one
-
-
-def _serve_one(subscription: Subscription, future: asyncio.Future[Frame | None]) -> None:
-    frame: Frame | None = None
-    error: BaseException | None = None
-    try:
-        frame = next(subscription, None)
-    except BaseException as caught:
-        error = caught
-    with suppress(RuntimeError):  # the loop has ended meanwhile
-        future.get_loop().call_soon_threadsafe(_settle, future, frame, error)
-
-
-def _settle(future: asyncio.Future[Frame | None], frame: Frame | None, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(frame)
-
-
-def _forgive(future: asyncio.Future[Any]) -> None:
-    """Ask for the error of a future, so that asyncio does not report it as forgotten."""
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Ask for the error of a future, so that asyncio does not report it as never retrieved."""
     if not future.cancelled():
         future.exception()
-
-
-async def _in_thread(threads: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
-    return await asyncio.get_running_loop().run_in_executor(threads, work)

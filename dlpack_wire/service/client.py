@@ -1,26 +1,21 @@
-"""A blocking client of a tensor server: does what the generators of `exchange` ask for."""
+"""The blocking client of a tensor server."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-import grpc
-
 from ..errors import RemoteError
 from ..message.names import Metadata
 from ..tensor.tensor import Tensor
-from .connection import FAREWELL_S, SERVICE, Clock, Connection, Tls
-from .operations import Farewell, Next, ObjectInfo, Open, Pause, Script, SendAll, ServerInfo, Unary
-from .topics import Policy, Publisher, Subscription
+from .connection import Connection, Tls
+from .drivers import Driver
+from .operations import ObjectInfo, ServerInfo
+from .script import Script
+from .topics import Frame, Policy, Publishing, Subscribing
 from .upload import Progress
-
-__all__ = ["Client", "Tls", "connect"]
 
 _T = TypeVar("_T")
 
@@ -30,36 +25,53 @@ def connect(address: str, *, token: str | None = None, tls: Tls | None = None, t
 
     Args:
         address: `host:port`, `unix:/path`, or a URL: `grpc://host:port`, or `grpcs://host:port` for TLS.
-        token: Bearer token, if the server wants one.
+        token: Bearer token, if the server asks for one.
         tls: Speak TLS; `Tls()` trusts the system's authorities.
         timeout: Most seconds that one operation may take; None: as long as the server answers at all.
 
+    Returns:
+        A client to be closed, best by `with`.
+
     Raises:
-        ValueError: The address is in none of these forms, or the token is not printable ASCII.
+        ValueError: The address has another form, or the token is not printable ASCII.
         OSError: A file of `tls` cannot be read.
+        RuntimeError: This process was forked from one that had a client, which gRPC does not survive.
     """
     return Client(address, token=token, tls=tls, timeout=timeout)
 
 
-class Client(Connection):
-    """A tensor server's objects. May be used by several threads; not by a child process after a fork.
+class Client:
+    """The objects and topics of a tensor server. May be used by several threads; not by a child process after a fork.
 
-    Every operation raises `RemoteError` with the server's status, or `NotFoundError`. A lost connection is mended: the
-    operation goes on where it was, as long as the server comes back within seconds.
+    Every operation raises `RemoteError` with the server's status, `ValueError` after `close`, and `RuntimeError` in a
+    forked child. After a lost connection the operation goes on where it was, if the server comes back within seconds.
     """
 
     def __init__(
         self, address: str, *, token: str | None = None, tls: Tls | None = None, timeout: float | None = None
     ) -> None:
         """See `connect`."""
-        super().__init__(address, token=token, tls=tls, timeout=timeout)
-        self._channel = self.channel()
-        self._frames_channel: grpc.Channel | None = None
-        self._making = threading.Lock()
-        self._calls: dict[tuple[str, str], Any] = {}
-        self._farewells: list[Any] = []
+        self._connection = Connection(address, token=token, tls=tls, timeout=timeout)
 
-    # --- operations ---------------------------------------------------------------------------------------------------
+    @property
+    def address(self) -> str:
+        """The server's address, as it was given."""
+        return self._connection.address
+
+    @property
+    def timeout(self) -> float | None:
+        """Most seconds that one operation may take, or None."""
+        return self._connection.timeout
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return self._connection.closed
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._connection!r}>"
+
+    # --- objects ------------------------------------------------------------------------------------------------------
 
     def put(
         self,
@@ -76,8 +88,9 @@ class Client(Connection):
             name: 1 to 4096 bytes of UTF-8 without NUL.
             x: Anything that `encode` takes, or a mapping from names to such.
             metadata: User metadata of the object.
-            if_generation: Only if the name is at this generation; 0: only if it does not exist.
-            progress: Called with payload bytes sent and their total, possibly from another thread.
+            if_generation: Put only if the name is at this generation; 0: only if it does not exist.
+            progress: Called with payload bytes sent and their total, possibly from another thread. An exception that
+                it raises ends the put, and is raised here.
 
         Returns:
             The generation that the name has now.
@@ -89,18 +102,37 @@ class Client(Connection):
         Memory:
             No copy of a dense payload beyond the chunk being sent. Holds `x` during the call.
         """
-        return self._run(self.exchange.put(name, x, metadata, if_generation, progress))
+        return self._run(self._connection.operations.put(name, x, metadata, if_generation, progress))
 
     @overload
     def get(
         self,
         name: str,
         *,
-        tensors: Sequence[str] = (),
-        index: Any = None,
         generation: int | None = None,
         progress: Progress | None = None,
     ) -> Tensor | dict[str, Tensor]: ...
+
+    @overload
+    def get(
+        self,
+        name: str,
+        *,
+        index: Any,
+        tensors: Sequence[str] = (),
+        generation: int | None = None,
+        progress: Progress | None = None,
+    ) -> Tensor: ...
+
+    @overload
+    def get(
+        self,
+        name: str,
+        *,
+        tensors: Sequence[str],
+        generation: int | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, Tensor]: ...
 
     @overload
     def get(
@@ -136,50 +168,79 @@ class Client(Connection):
             generation: Only this generation.
             progress: Called with payload bytes received and their total.
 
+        Returns:
+            A tensor if one was put, or if `index` is given; `out` if it is given; else a dict of tensors by name.
+
         Raises:
             NotFoundError: There is no such object or tensor (also a KeyError).
+            RemoteError: The server refused, or was lost.
             IndexError: `index` lies outside of the tensor.
+            TypeError: `tensors` is one string instead of a list of them.
             ValueError: `out` does not fit.
+            EncodeError: The name is malformed.
             ChecksumError: Bytes were damaged on the way.
 
         Memory:
             Received straight into fresh memory aligned to 64 bytes, or into `out`.
         """
-        return self._run(self.exchange.get(name, tensors, generation, index, out, progress))
+        return self._run(self._connection.operations.get(name, tensors, generation, index, out, progress))
 
     def stat(self, name: str) -> ObjectInfo:
-        """Describe an object and its tensors without their payloads."""
-        return self._run(self.exchange.stat(name))
+        """Describe an object and its tensors without their payloads.
+
+        Raises:
+            NotFoundError: There is no such object (also a KeyError).
+            EncodeError: The name is malformed.
+            RemoteError: The server refused, or was lost.
+        """
+        return self._run(self._connection.operations.stat(name))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """The objects whose names begin with a prefix, in the byte order of their names."""
+        """Yield the objects whose names begin with a prefix, in the byte order of their names.
+
+        Objects that the caller may not read are left out. Pages are asked for as the iteration comes to them.
+
+        Raises:
+            RemoteError: The server refused, or was lost.
+        """
         token = ""
         while True:
-            page, token = self._run(self.exchange.list_page(prefix, token))
+            page, token = self._run(self._connection.operations.list_page(prefix, token))
             yield from page
             if not token:
                 return
 
     def delete(self, name: str, *, if_generation: int | None = None) -> int:
-        """Remove an object, if it is at that generation, and return the generation it had."""
-        return self._run(self.exchange.delete(name, if_generation))
+        """Remove an object, if it is at that generation, and return the generation it had.
+
+        Raises:
+            NotFoundError: There is no such object (also a KeyError).
+            EncodeError: The name is malformed.
+            RemoteError: The server refused (FAILED_PRECONDITION: another generation), or was lost; then it is not
+                known whether the object was removed.
+        """
+        return self._run(self._connection.operations.delete(name, if_generation))
 
     def server_info(self) -> ServerInfo:
-        """Version, limits and identity of the server."""
-        return self._run(self.exchange.server_info())
+        """Return version, limits and identity of the server.
+
+        Raises:
+            RemoteError: The server refused, or cannot be reached.
+        """
+        return self._run(self._connection.operations.server_info())
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
     def publisher(self, topic: str) -> Publisher:
-        """What sends frames onto a topic: `with client.publisher("cam/left") as p: p.send(x)`.
+        """Return a sender of frames onto a topic: `with client.publisher("cam/left") as p: p.send(x)`.
 
         Args:
             topic: 1 to 4096 bytes of UTF-8 without NUL and `*`.
 
         Raises:
-            EncodeError: That is no topic.
+            EncodeError: The topic is malformed.
         """
-        return Publisher(self, topic)
+        return Publisher(self._connection, topic)
 
     def subscribe(
         self,
@@ -190,7 +251,7 @@ class Client(Connection):
         queue_bytes: int = 0,
         skip_retained: bool = False,
     ) -> Subscription:
-        """Get the frames of topics from now on: `for frame in client.subscribe("cam/*"): frame.tensor`.
+        """Subscribe to the frames of topics from now on: `for frame in client.subscribe("cam/*"): frame.tensor`.
 
         The newest frame that each topic has already comes first. What the server queues for a subscriber that does not
         keep up is bounded; neither publishers nor other subscribers ever wait for it. `timeout` does not hold for the
@@ -205,28 +266,21 @@ class Client(Connection):
             skip_retained: Do not begin with the newest frame that each topic has already.
 
         Raises:
-            EncodeError: A pattern is none.
-            RemoteError: The server refused, or was not found.
+            EncodeError: A pattern is malformed, or none was given.
+            ValueError: The policy is unknown, or a bound is negative.
+            RemoteError: The server refused, or cannot be reached.
         """
-        return Subscription(self, patterns, policy, queue_frame_count, queue_bytes, skip_retained)
-
-    def await_server(self) -> None:
-        """Wait until the server answers, as long as it is waited for after a lost connection."""
-        self._run(self.exchange.awaited())
+        subscribing = Subscribing(patterns, policy, queue_frame_count, queue_bytes, skip_retained)
+        return Subscription(self._connection, subscribing)
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End the connection. Tensors stay usable."""
-        if self._process != os.getpid():
-            return  # the parent's connection; the library would wait here for threads that a child does not have
-        self.closed = True
-        for farewell in self._farewells:
-            with contextlib.suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
-                farewell.exception(timeout=FAREWELL_S)
-        self._channel.close()
-        if self._frames_channel is not None:
-            self._frames_channel.close()
+        if self._connection.is_inherited:
+            return  # the parent's connection; gRPC would wait here for threads that a child does not have
+        self._connection.closed = True
+        self._connection.transport.close()
 
     def __enter__(self) -> Client:
         return self
@@ -235,116 +289,145 @@ class Client(Connection):
         self.close()
 
     def _run(self, script: Script[_T]) -> _T:
-        return Drive(self).run(script)
-
-    def call(self, kind: str, method: str) -> Any:
-        """The channel's callable for a method; bytes go in and out."""
-        made = self._calls.get((kind, method))
-        if made is None:
-            channel = self._channel if method != "Subscribe" else self._channel_for_frames()
-            made = self._calls[kind, method] = getattr(channel, kind)(f"/{SERVICE}/{method}")
-        return made
-
-    def _channel_for_frames(self) -> grpc.Channel:
-        """A connection that reads ahead little: what is on its way to a slow subscriber cannot be dropped any more."""
-        with self._making:
-            if self._frames_channel is None:
-                self._frames_channel = self.channel(lookahead_bytes=64 << 10)
-            return self._frames_channel
-
-    def say_farewell(self, farewell: Farewell) -> None:
-        """Make a call whose answer matters to nobody; `close` waits for it a little."""
-        call = self.call("stream_unary", farewell.method)
-        self._farewells = [other for other in self._farewells if not other.done()]
-        self._farewells.append(call.future(iter((farewell.request,)), timeout=FAREWELL_S, metadata=self.metadata))
+        connection = self._connection
+        connection.check_usable()
+        driver = Driver(connection.transport)
+        try:
+            return driver.run(script, connection.timeout)
+        finally:
+            driver.end()
 
 
-class Drive:
-    """Does what one script asks for, within its time."""
+class Publisher:
+    """Sends frames onto one topic. May be used by several threads.
 
-    def __init__(self, client: Client, cancellable: bool = False) -> None:
-        """Make ready for one script.
+    Memory:
+        Of a tensor being sent a few chunks are copied at a time. It may be changed as soon as `send` has returned.
+    """
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        """See `Client.publisher`."""
+        self._publishing = Publishing(connection.operations, topic)
+        self._connection = connection
+        self._driver = Driver(connection.transport)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self._publishing.topic
+
+    @property
+    def subscriber_count(self) -> int:
+        """Number of subscribers that will get the frame that was sent last."""
+        return self._publishing.subscriber_count
+
+    def __repr__(self) -> str:
+        return f"<Publisher on {self.topic!r} of {self._connection!r}>"
+
+    def send(self, x: Any, *, metadata: Metadata | None = None, time_ns: int | None = None) -> int:
+        """Send a tensor, and wait until the server has it.
 
         Args:
-            client: Whose connection to use.
-            cancellable: Whether another thread may call `cancel`; small calls then take longer.
+            x: Anything that `encode` takes.
+            metadata: User metadata of the frame.
+            time_ns: When it was made, nanoseconds since 1970-01-01 UTC; None: now, by the server's clock.
+
+        Returns:
+            The frame's sequence: its number on the topic.
+
+        Raises:
+            EncodeError: The tensor or metadata cannot go on the wire.
+            RemoteError: The server refused the frame, or was lost while it was being sent: whether it was accepted is
+                then unknown. The next `send` waits for the server to come back, some seconds at most.
+            ValueError: This publisher or its client is closed.
         """
-        client.check_usable()
-        self._client = client
-        self._clock = Clock(client.timeout)
-        self._cancelled = threading.Event() if cancellable else None
-        self._call: Any = None
+        with self._lock:
+            self._connection.check_usable()
+            if self._closed:
+                raise ValueError("this publisher is closed")
+            return self._driver.run(self._publishing.send(x, metadata, time_ns), self._connection.timeout)
 
-    def run(self, script: Script[_T]) -> _T:
-        """Run a script to its end."""
+    def close(self) -> None:
+        """End the call. Every frame whose `send` returned is with the server."""
+        with self._lock:
+            self._closed = True
+            self._driver.finish()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class Subscription:
+    """Frames of topics, one by one. Iterating ends with `close`, also when another thread calls it.
+
+    A lost connection is mended as long as the server comes back within seconds; frames missed meanwhile are counted as
+    dropped, unless the server has restarted. With "reliable" it is an error.
+    """
+
+    def __init__(self, connection: Connection, subscribing: Subscribing) -> None:
+        """See `Client.subscribe`."""
+        connection.check_usable()
+        self._connection = connection
+        self._subscribing = subscribing
+        self._driver = Driver(connection.transport)
+        self._closed = False
+        self._failure: Exception | None = None
         try:
-            command = next(script)
-            while True:
-                try:
-                    answer = self._do(command)
-                except BaseException as error:
-                    command = script.throw(error)
-                else:
-                    command = script.send(answer)
-        except StopIteration as done:
-            result: _T = done.value
-            return result
-        finally:
-            self._end_call()
+            self._driver.run(subscribing.open(), connection.timeout)
+        except BaseException:
+            self._driver.end()
+            raise
 
-    def cancel(self) -> None:
-        """End the call that is running; what comes after it in the script fails too."""
-        assert self._cancelled is not None
-        self._cancelled.set()
-        self._end_call()
+    @property
+    def instance_id(self) -> str:
+        """32 hex digits that identify the running server; sequences start anew with another one."""
+        return self._subscribing.instance_id
 
-    def _do(self, command: Any) -> Any:
-        if isinstance(command, Farewell):
-            self._client.say_farewell(command)
-            return None
-        if isinstance(command, Pause):
-            seconds = self._clock.cut(command.seconds)
-            if self._cancelled is None:
-                time.sleep(seconds)
-            else:
-                self._cancelled.wait(seconds)
-            return None
+    def __repr__(self) -> str:
+        return f"<Subscription of {self._connection!r}{', closed' if self._closed else ''}>"
+
+    def __iter__(self) -> Subscription:
+        return self
+
+    def __next__(self) -> Frame:
+        """Wait for the next frame.
+
+        Raises:
+            StopIteration: The subscription was closed.
+            RemoteError: The server ended it (RESOURCE_EXHAUSTED: "reliable" and too slow), or was lost; from then on
+                this is raised again.
+            DecodeError: What came is malformed.
+        """
+        self._connection.check_process()
+        if self._failure is not None and not self._closed:
+            raise self._failure
+        frame: Frame | None = None
         try:
-            if isinstance(command, Next):
-                return next(self._running(), None)
-            if isinstance(command, Open):
-                self._begin("unary_stream", command.method, command.request)
-                return None
-            if isinstance(command, Unary) and self._cancelled is None:
-                call = self._client.call("unary_unary", command.method)
-                return call(command.request, timeout=self._clock.left(), metadata=self._client.metadata)
-            if isinstance(command, Unary):
-                self._begin("unary_unary", command.method, command.request)
-            else:
-                assert isinstance(command, SendAll)
-                self._begin("stream_unary", command.method, command.requests)
-            return self._running().result()
-        except grpc.FutureCancelledError:
-            raise RemoteError("cancelled", code="CANCELLED") from None
-        except grpc.RpcError as error:
-            raise self._client.error(error) from None
+            if not self._closed:
+                frame = self._driver.run(self._subscribing.next(), self._connection.timeout)
+        except BaseException as error:
+            self._driver.end()
+            if isinstance(error, RemoteError) and (self._closed or self._connection.closed):
+                raise StopIteration from None
+            if isinstance(error, Exception):
+                self._failure = error
+            raise
+        if frame is None:
+            raise StopIteration
+        return frame
 
-    def _begin(self, kind: str, method: str, request: Any) -> None:
-        """Start a call in place of the one before it."""
-        self._end_call()
-        call = self._client.call(kind, method)
-        start = call if kind == "unary_stream" else call.future
-        self._call = start(request, timeout=self._clock.left(), metadata=self._client.metadata)
-        if self._cancelled is not None and self._cancelled.is_set():
-            self._end_call()
+    def close(self) -> None:
+        """End the subscription."""
+        self._closed = True
+        self._driver.stop()
 
-    def _running(self) -> Any:
-        call = self._call
-        if call is None:
-            raise grpc.FutureCancelledError
-        return call
+    def __enter__(self) -> Subscription:
+        return self
 
-    def _end_call(self) -> None:
-        call, self._call = self._call, None  # a failed call knows by its traceback who made it
-        if call is not None:
-            call.cancel()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

@@ -1,16 +1,12 @@
-"""What a client says and hears in each operation, without the calls themselves.
-
-An operation is a generator: it yields what is to be done (a call, the next message, a pause), is sent the answer or
-thrown the `RemoteError`, and returns its result. A blocking and an asynchronous client drive the same generators.
-"""
+"""Client operations as scripts without I/O: each yields the calls to make and is sent the responses; see `script`."""
 
 from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,54 +17,12 @@ from ..tensor.header import Header
 from ..v1 import tensor_service_pb2 as pb
 from .download import Download
 from .messages import MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, parse
+from .script import Next, Notify, Open, Pause, Script, SendAll, Unary
 from .upload import Outgoing, Progress, Upload
 
 CHUNK_BYTES = 1 << 20
 """Payload bytes of a chunk, as long as the server takes that many. It is hashed, copied and sent while it is in the
 cache; twice as many took a sixth longer for a large put."""
-
-_T = TypeVar("_T")
-
-
-class Unary(NamedTuple):
-    """Make a call; the answer is its response."""
-
-    method: str
-    request: bytes
-
-
-class SendAll(NamedTuple):
-    """Make a call with a stream of requests; the answer is its response."""
-
-    method: str
-    requests: Iterator[bytes]
-
-
-class Open(NamedTuple):
-    """Start a call with a stream of responses, in place of any before it."""
-
-    method: str
-    request: bytes
-
-
-class Next(NamedTuple):
-    """The answer is the next response of the stream, or None at its end."""
-
-
-class Pause(NamedTuple):
-    """Wait."""
-
-    seconds: float
-
-
-class Farewell(NamedTuple):
-    """Make a call with one request of a stream, and do not wait for an answer."""
-
-    method: str
-    request: bytes
-
-
-Script = Generator[Unary | SendAll | Open | Next | Pause | Farewell, Any, _T]
 
 
 class ServerInfo(NamedTuple):
@@ -142,14 +96,17 @@ class Patience:
         return Pause(self._DELAYS[self._tried - 1])
 
 
-class Exchange:
-    """The operations on one server."""
+class Operations:
+    """The operations on the objects of one server. Remembers what the server said of itself."""
 
     def __init__(self) -> None:
         self._info: ServerInfo | None = None
 
     def server_info(self) -> Script[ServerInfo]:
-        """What the server says of itself. Not tried again: an address that nobody listens at is an error at once."""
+        """Ask the server for its version, limits and identity.
+
+        Not tried again: an address at which nobody listens is an error at once.
+        """
         response, _, _ = parse(pb.GetServerInfoResponse, (yield Unary("GetServerInfo", b"")))
         self._info = ServerInfo(
             response.server_version,
@@ -164,7 +121,7 @@ class Exchange:
         return self._info
 
     def awaited(self) -> Script[None]:
-        """Ask something, a few times if need be, until the server answers."""
+        """Wait for the server, for at most as long as a lost connection would be retried."""
         patience = Patience()
         while True:
             try:
@@ -178,7 +135,7 @@ class Exchange:
         return self._info if self._info is not None else (yield from self.server_info())
 
     def _unary(self, method: str, request: bytes) -> Script[bytes]:
-        """A call that may be repeated."""
+        """Make a call that is safe to repeat, and repeat it after a lost connection."""
         if self._info is None:
             yield from self.server_info()
         patience: Patience | None = None
@@ -221,7 +178,7 @@ class Exchange:
             try:
                 return (yield from self._stream(upload))
             except BaseException:
-                yield Farewell("Put", upload.discard_request())
+                yield Notify("Put", upload.discard_request())
                 raise
 
     def _stream(self, upload: Upload) -> Script[int]:
@@ -263,7 +220,8 @@ class Exchange:
         if isinstance(tensors, str):
             raise TypeError(f"tensors= takes a list of names: [{tensors!r}]")
         yield from self._known_info()
-        request = pb.GetRequest(name=name, tensors=dict.fromkeys(tensors), generation=generation)
+        once = dict.fromkeys(tensors)  # a tensor that is asked for twice comes once
+        request = pb.GetRequest(name=name, tensors=once, generation=generation)
         axes = (yield from self._select(request, index)) if index is not None else None
         with ExitStack() as held:
             taken = held.enter_context(_memory_of(out)) if out is not None else None
@@ -281,7 +239,7 @@ class Exchange:
                     replaced = generation is None and error.reason == "GENERATION_MISMATCH" and restarts < 5
                     if not replaced and not (error.reason == "HEADERS_TOO_LARGE" and fetch):
                         raise
-                    restarts += replaced
+                    restarts += 1 if replaced else 0
                     fetch = False
             if taken is not None:
                 download.fill()
@@ -396,13 +354,13 @@ def _selection(key: Any) -> pb.AxisSelection:
     if isinstance(key, slice):
         bounds = {n: getattr(key, n) for n in ("start", "stop", "step")}
         return pb.AxisSelection(
-            range=pb.AxisSelection.Range(**{n: _int64(v) for n, v in bounds.items() if v is not None})
+            range=pb.AxisSelection.Range(**{n: _clamped(v) for n, v in bounds.items() if v is not None})
         )
     if isinstance(key, (bool, np.bool_, np.ndarray)) or not hasattr(type(key), "__index__"):
         raise IndexError(f"only integers, slices, `...` and None select parts of a tensor, not {type(key).__name__}")
-    return pb.AxisSelection(index=_int64(key))
+    return pb.AxisSelection(index=_clamped(key))
 
 
-def _int64(value: Any) -> int:
-    """A bound or index; what is beyond 64 bits is beyond every axis."""
+def _clamped(value: Any) -> int:
+    """Return a bound or index within 64 bits: what is beyond them is beyond every axis."""
     return max(min(operator.index(value), (1 << 63) - 1), -(1 << 63))

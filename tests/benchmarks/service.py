@@ -15,7 +15,7 @@ import numpy as np
 from server_process import ROOT, running
 
 from dlpack_wire.service.client import connect
-from dlpack_wire.service.connection import CHANNEL_OPTIONS, LOOKAHEAD_BYTES
+from dlpack_wire.service.grpc_transport import CHANNEL_OPTIONS, LOOKAHEAD_BYTES
 
 from .grpc_peer import CHUNK_BYTES, SERVICE
 from .measure import Row, Work, interleaved, rate_row, time_row

@@ -13,7 +13,7 @@ from dlpack_wire_server.hub import Hub
 from dlpack_wire_server.metrics import Metrics
 from dlpack_wire_server.service import Limits, TensorService
 from dlpack_wire_server.store import MemoryStore
-from dlpack_wire_server.unfinished import Uploads
+from dlpack_wire_server.unfinished import UnfinishedPuts
 from server_process import ServerProcess
 
 from dlpack_wire.service.async_client import AsyncClient
@@ -50,7 +50,7 @@ class Context:
 def service(**limits: int) -> TensorService:
     store = MemoryStore(1 << 30, 10**9)
     return TensorService(
-        store, Uploads(10**9, 1 << 30), Hub(1 << 30, 100), Authorizer(), Metrics(), "0" * 32, Limits(**limits)
+        store, UnfinishedPuts(10**9, 1 << 30), Hub(1 << 30, 100), Authorizer(), Metrics(), "0" * 32, Limits(**limits)
     )
 
 

@@ -14,7 +14,7 @@ from server_process import ServerProcess, running
 import dlpack_wire as dw
 from dlpack_wire.message.wire import varint
 from dlpack_wire.service.client import connect
-from dlpack_wire.service.connection import SERVICE
+from dlpack_wire.service.grpc_transport import SERVICE
 from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
@@ -62,7 +62,7 @@ def mutations(message: bytes, count: int, seed: int) -> Iterator[bytes]:
 def call(channel: grpc.Channel, method: str, request: bytes) -> grpc.StatusCode:
     """The status that raw bytes are answered with."""
     descriptor = pb.DESCRIPTOR.services_by_name["TensorService"].methods_by_name[method]
-    path = f"/{SERVICE}/{method}"
+    path = f"/{SERVICE.full_name}/{method}"
     try:
         if descriptor.client_streaming and descriptor.server_streaming:
             list(channel.stream_stream(path)(iter([request]), timeout=10))

@@ -18,7 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from server_process import ServerProcess, eventually, running
 
 import dlpack_wire as dw
-from dlpack_wire.service.client import Tls, connect
+from dlpack_wire.service.client import connect
+from dlpack_wire.service.connection import Tls
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MIB = 1 << 20
@@ -102,16 +103,17 @@ def test_without_a_token_there_is_nothing_but_health(guarded: ServerProcess) -> 
 def test_uploads_belong_to_who_began_them(guarded: ServerProcess) -> None:
     with connect(guarded.address, token=ADMIN, timeout=20) as admin:
         upload_id = bytes(range(16))
-        call = admin.call("unary_unary", "Store")
-        request = pb.StoreRequest(name="cam/left", upload_id=upload_id)
-        record = request.records.add()
+        call = admin._connection.transport.callable("Store")
+        store = pb.StoreRequest(name="cam/left", upload_id=upload_id)
+        record = store.records.add()
         record.tensor.CopyFrom(dw.to_proto(np.zeros(2)))
-        call(request.SerializeToString(), metadata=admin.metadata, timeout=10)
+        call(store.SerializeToString(), metadata=admin._connection.transport._metadata, timeout=10)
     states = []
     for token in (ADMIN, READER):
         with connect(guarded.address, token=token, timeout=20) as client:
-            ask = client.call("unary_unary", "GetUploadStatus")
-            raw = ask(pb.GetUploadStatusRequest(upload_id=upload_id).SerializeToString(), metadata=client.metadata)
+            ask = client._connection.transport.callable("GetUploadStatus")
+            request = pb.GetUploadStatusRequest(upload_id=upload_id).SerializeToString()
+            raw = ask(request, metadata=client._connection.transport._metadata)
             states.append(pb.GetUploadStatusResponse.FromString(raw).state)
     assert states == [pb.GetUploadStatusResponse.COMMITTED, pb.GetUploadStatusResponse.UNKNOWN]
 

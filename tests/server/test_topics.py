@@ -25,9 +25,9 @@ from subprocesses import run_python
 
 import dlpack_wire as dw
 from dlpack_wire.service.async_client import AsyncClient
-from dlpack_wire.service.client import Client, connect
-from dlpack_wire.service.connection import SERVICE
-from dlpack_wire.service.topics import Frame, Subscription
+from dlpack_wire.service.client import Client, Subscription, connect
+from dlpack_wire.service.grpc_transport import SERVICE
+from dlpack_wire.service.topics import Frame
 from dlpack_wire.tensor.checksum import xxh3
 from dlpack_wire.v1 import dlpack_pb2
 from dlpack_wire.v1 import tensor_service_pb2 as pb
@@ -230,7 +230,7 @@ def test_a_crowd_of_idle_subscribers_starves_nobody(rounds: Rounds) -> None:
         channels = [grpc.insecure_channel(server.address, own) for _ in range(count // 50)]
         request = pb.SubscribeRequest(patterns=["t*"]).SerializeToString()
         calls = [
-            channels[i % len(channels)].unary_stream(f"/{SERVICE}/Subscribe")(request, timeout=300)
+            channels[i % len(channels)].unary_stream(f"/{SERVICE.full_name}/Subscribe")(request, timeout=300)
             for i in range(count)
         ]
         for call in calls:
@@ -266,7 +266,7 @@ def test_cancelled_and_killed_subscribers_leave_nothing(rounds: Rounds) -> None:
             with client.subscribe("cam/*", policy=policy) as frames:  # type: ignore[arg-type]
                 next(frames)
         before = server.thread_count(), server.descriptor_count(), server.private_bytes()
-        call, request = client.call("unary_stream", "Subscribe"), pb.SubscribeRequest(patterns=["cam/*"])
+        call, request = client._connection.transport.callable("Subscribe"), pb.SubscribeRequest(patterns=["cam/*"])
         chance = random.Random(0)
         for i in range(rounds(20, 200)):
             frames_call = call(request.SerializeToString())
@@ -644,7 +644,7 @@ def test_a_restarted_server_begins_anew(tmp_path: Path) -> None:
 def test_refused_frames_leave_no_room_taken() -> None:
     with running("--max-topic-bytes", "20MiB") as server, connect(server.address, timeout=20) as client:
         request = pb.PublishRequest(frame=head("t", 3 * MIB), chunk=chunk(bytes(3 * MIB), before=b"x"))
-        call = client.call("stream_stream", "Publish")
+        call = client._connection.transport.callable("Publish")
         for _ in range(30):
             with pytest.raises(grpc.RpcError) as caught:
                 list(call(iter([request.SerializeToString()]), timeout=20))
@@ -664,7 +664,7 @@ def test_those_who_do_not_read_do_not_stop_a_publisher() -> None:
         request = pb.SubscribeRequest(patterns=["t"]).SerializeToString()
         frozen = []
         for i in range(25):
-            frozen.append(channel.unary_stream(f"/{SERVICE}/Subscribe")(request))
+            frozen.append(channel.unary_stream(f"/{SERVICE.full_name}/Subscribe")(request))
             next(frozen[-1])
             assert publisher.send(np.zeros(4 * MIB, np.uint8)) == i + 1
         for call in frozen:
