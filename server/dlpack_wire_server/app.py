@@ -20,15 +20,19 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from . import heap
 from .auth import Authorizer
+from .calls import CallLimits
 from .directory import DirectoryStore
+from .grpc_calls import GrpcCall, handlers
 from .hub import Hub
 from .listen import UNIX, AddressError, NoAddressError, check_free, claim_unix, is_private, split
 from .logs import configure
+from .memory import MemoryStore
 from .metrics import Metrics
+from .objects import Store
 from .options import Options, parse
-from .service import SERVICE, Limits, TensorService
+from .puts import ObjectLimits
+from .service import SERVICE, TensorService
 from .status import Refusal, status_of
-from .store import MemoryStore, Store
 from .unfinished import UnfinishedPuts
 
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
@@ -112,11 +116,13 @@ class Server:
         try:
             store = _open_store(options, retention_ns)
             self._ending.callback(store.close)
-            self._uploads = UnfinishedPuts(retention_ns, options.max_unfinished_bytes or store.budget.limit)
+            self._unfinished = UnfinishedPuts(retention_ns, options.max_unfinished_bytes or store.budget.limit)
             hub = Hub(options.max_topic_bytes or _physical_memory() // 4, options.max_subscribers)
             metrics = self._open_metrics(store, hub)
-            limits = Limits(object_bytes=options.max_object_bytes)
-            self._service = TensorService(store, self._uploads, hub, authorizer, metrics, self.instance_id, limits)
+            limits = ObjectLimits(payload_bytes=options.max_object_bytes)
+            self._service = TensorService(
+                store, self._unfinished, hub, authorizer, metrics, self.instance_id, limits, CallLimits()
+            )
             self._ending.callback(self._service.close)
             self._add_services(self._service, authorizer)
             self.addresses = [self._listen(address, credentials) for address in options.listen]
@@ -139,7 +145,7 @@ class Server:
         metrics = Metrics()
         metrics.watch("store_bytes", "Bytes of all images in the store.", lambda: store.budget.used)
         metrics.watch("store_limit_bytes", "Most bytes of all images.", lambda: store.budget.limit)
-        metrics.watch("unfinished_uploads", "UnfinishedPuts that can be resumed.", lambda: len(self._uploads))
+        metrics.watch("unfinished_uploads", "UnfinishedPuts that can be resumed.", lambda: len(self._unfinished))
         metrics.watch("subscribers", "Subscriptions that are open.", lambda: len(hub.subscriptions))
         metrics.watch("topics", "Topics that frames were published on.", lambda: hub.topic_count)
         metrics.watch("topic_bytes", "Bytes of all frames that are kept.", lambda: hub.budget.used)
@@ -156,7 +162,7 @@ class Server:
 
     def _add_services(self, service: TensorService, authorizer: Authorizer) -> None:
         self._health = health.aio.HealthServicer()
-        self._server.add_generic_rpc_handlers((service.handlers(),))
+        self._server.add_generic_rpc_handlers((handlers(service),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(names, authorizer), self._server)
@@ -195,7 +201,7 @@ class Server:
     async def _expire(self, retention_s: float) -> None:
         while True:
             await asyncio.sleep(min(max(retention_s / 4, 0.05), 10))
-            self._uploads.expire()
+            self._unfinished.expire()
 
     async def _trim(self) -> None:
         while True:
@@ -231,7 +237,7 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
 
     async def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            self._authorizer.caller(context)
+            self._authorizer.caller(GrpcCall(context))
         except Refusal as error:
             status = status_of(error)
             await context.abort(status.code, status.text, status.trailers)

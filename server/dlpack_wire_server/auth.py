@@ -10,9 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-from grpc import aio
+from typing import Any, NamedTuple, Protocol
 
 from .status import Refusal
 
@@ -23,6 +21,28 @@ MAX_FAILURES = 20
 _MAX_PEERS = 4096
 _log = logging.getLogger(__name__)
 _RELOAD_NS = 10**9
+
+
+class Credentials(NamedTuple):
+    """What a caller has shown.
+
+    Attributes:
+        token: The bearer token, or None.
+        peer: Address of the peer, without what changes from one connection to the next.
+        certified: Name in the certificate that the peer showed, or None.
+    """
+
+    token: str | None
+    peer: str
+    certified: str | None
+
+
+class HasCredentials(Protocol):
+    """A call, as far as it tells who makes it. Asked only if that matters: reading them takes time."""
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the caller has shown."""
 
 
 class Caller(NamedTuple):
@@ -95,19 +115,19 @@ class Authorizer:
         if path is not None:
             self._load(path)
 
-    def caller(self, context: aio.ServicerContext[Any, Any]) -> Caller:
-        """Who makes a call.
+    def caller(self, call: HasCredentials) -> Caller:
+        """Return who makes a call.
 
         Raises:
             Refusal: As `identify`.
         """
         if self._path is None and not self._certificates:
             return _ANYBODY
-        return self.identify(*credentials_of(context))
+        return self.identify(*call.credentials)
 
-    def still(self, context: aio.ServicerContext[Any, Any]) -> Caller | None:
-        """Who makes a call that was let in before, by the tokens of now. Nothing is counted as an attempt."""
-        token, _, certified = credentials_of(context)
+    def still(self, call: HasCredentials) -> Caller | None:
+        """Return who makes a call that was let in before, by the tokens of now. Does not count as an attempt."""
+        token, _, certified = call.credentials
         if self._path is None:
             return self._without_tokens(certified)
         return self._lookup(token) if token is not None else None
@@ -180,17 +200,6 @@ class Authorizer:
         self._callers = [_read_entry(path, i, entry) for i, entry in enumerate(content["tokens"])]
         self.version += 1
         self._stamp = stamp
-
-
-def credentials_of(context: aio.ServicerContext[Any, Any]) -> tuple[str | None, str, str | None]:
-    """The bearer token of a call, its peer without the port, and the name in the peer's certificate."""
-    token = None
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization" and isinstance(value, str) and value[:7].lower() == "bearer ":
-            token = value[7:]
-    peer = context.peer()
-    certified = next((name.decode("utf-8", "replace") for name in context.peer_identities() or ()), None)
-    return token, peer.rpartition(":")[0] if peer.startswith("ipv") else peer, certified
 
 
 def _stamp_of(path: str) -> tuple[int, int, int]:

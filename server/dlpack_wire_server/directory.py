@@ -26,25 +26,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlpack_wire.file.plan import FilePlan
 from dlpack_wire.file.reader import FileReader
-from dlpack_wire.file.replacement import sync_folder
 from dlpack_wire.file.storage import MemoryBytes
 from dlpack_wire.message.names import split_names
 from dlpack_wire.service.messages import Record
 
+from .backing import DescriptorBacking, FileBacking
 from .budget import Budget
-from .store import (
+from .objects import (
     Commit,
-    DescriptorBacking,
     Draft,
     ObjectSummary,
     Serialized,
     StoredObject,
     StoredRecord,
     check_generation,
-    in_image,
     not_found,
+    plan_object,
 )
 
 _SCHEMA = """
@@ -133,7 +131,7 @@ class DirectoryStore:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
-        image, placed = in_image(records, metadata)
+        image, placed = plan_object(records, metadata)
         self.budget.reserve(image.size)
         try:
             room = FileBacking(self._objects / f"{secrets.token_hex(8)}.draft", image, self.budget)
@@ -291,43 +289,3 @@ class DirectoryStore:
         self._index.close()
         self._reads.close()
         os.close(self._claim)
-
-
-class FileBacking(DescriptorBacking):
-    """A file that is removed with this object, unless it is kept."""
-
-    def __init__(self, path: Path, image: FilePlan, budget: Budget) -> None:
-        """Make a file.
-
-        Args:
-            path: Where.
-            image: The plan of its bytes, whose number has been reserved.
-            budget: Where that is given back, unless it is kept.
-        """
-        self._budget: Budget | None = None
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        super().__init__(fd, image.size, image)
-        self._path = path
-        self._budget = budget
-        os.ftruncate(self.fd, image.size)
-
-    def seal(self, sums: Sequence[int]) -> None:
-        super().seal(sums)
-        os.fsync(self.fd)
-
-    def place(self, path: Path) -> None:
-        """Give the file its name, on disk too."""
-        os.rename(self._path, path)
-        self._path = path
-        sync_folder(str(path.parent))
-
-    def keep(self) -> None:
-        """From now on it is removed by others."""
-        self._budget = None
-
-    def __del__(self) -> None:
-        if self._budget is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-            self._budget.release(self.size)
-        super().__del__()

@@ -19,9 +19,9 @@ from dlpack_wire.tensor.checksum import Running, xxh3
 from dlpack_wire.tensor.memory import Buffer
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
+from .objects import ObjectSummary, StoredObject, StoredRecord
 from .slices import part
 from .status import Refusal
-from .store import ObjectSummary, StoredObject, StoredRecord
 
 PAGE_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
 """Most bytes of a page, its last entry apart."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dlpack_wire.service.arrival import Arrival
 from dlpack_wire.service.messages import Chunk
 
+from .objects import Draft, Serialized
 from .status import Refusal
-from .store import Draft, Serialized
 
 
 @dataclass(eq=False)

@@ -8,12 +8,9 @@ from typing import Any
 
 import grpc
 import numpy as np
-from dlpack_wire_server.auth import Authorizer, Caller
-from dlpack_wire_server.hub import Hub
+from dlpack_wire_server.auth import Authorizer, Caller, Credentials
+from dlpack_wire_server.calls import CallLimits, Calls
 from dlpack_wire_server.metrics import Metrics
-from dlpack_wire_server.service import Limits, TensorService
-from dlpack_wire_server.store import MemoryStore
-from dlpack_wire_server.unfinished import UnfinishedPuts
 from server_process import ServerProcess
 
 from dlpack_wire.service.async_client import AsyncClient
@@ -21,73 +18,55 @@ from dlpack_wire.service.async_client import AsyncClient
 MIB = 1 << 20
 
 
-class Context:
-    """As much of a call's context as stands around it."""
+class Stranger:
+    """As much of a call as stands around it."""
 
-    code = grpc.StatusCode.OK
-    details = ""
-    trailers: Any = ()
+    credentials = Credentials(None, "ipv4:127.0.0.1", None)
 
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:5"
-
-    def peer_identities(self) -> None:
+    async def read(self) -> None:
         return None
 
-    def set_code(self, code: grpc.StatusCode) -> None:
-        self.code = code
-
-    def set_details(self, details: str) -> None:
-        self.details = details
-
-    def set_trailing_metadata(self, trailers: Any) -> None:
-        self.trailers = trailers
+    async def write(self, message: bytes) -> None:
+        raise AssertionError("nothing is sent")
 
 
-def service(**limits: int) -> TensorService:
-    store = MemoryStore(1 << 30, 10**9)
-    return TensorService(
-        store, UnfinishedPuts(10**9, 1 << 30), Hub(1 << 30, 100), Authorizer(), Metrics(), "0" * 32, Limits(**limits)
-    )
+def calls_with(**limits: int) -> Calls:
+    return Calls(Authorizer(), Metrics(), CallLimits(**limits), on_disk=False)
 
 
 def test_one_caller_cannot_run_every_call() -> None:
     async def work() -> None:
-        limited = service(caller_calls=2)
+        calls = calls_with(calls=2)
         go_on = asyncio.Event()
 
-        async def wait(caller: Caller) -> str:
+        async def wait(caller: Caller) -> bytes:
             await go_on.wait()
-            return "done"
+            return b"done"
 
-        contexts: list[Any] = [Context() for _ in range(3)]
-        running = [asyncio.create_task(limited._answer("Get", context, wait)) for context in contexts]
-        assert await running[2] is None
-        assert contexts[2].code == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert dict(contexts[2].trailers) == {"dlpack-wire-reason": "TOO_MANY_REQUESTS"}
+        running = [asyncio.create_task(calls.answer("Get", Stranger(), wait)) for _ in range(3)]
+        refused = (await running[2]).status
+        assert refused is not None
+        assert refused.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(refused.trailers) == {"dlpack-wire-reason": "TOO_MANY_REQUESTS"}
         go_on.set()
-        assert await asyncio.gather(*running[:2]) == ["done", "done"]
-        later: Any = Context()
-        assert await limited._answer("Get", later, wait) == "done"
-        limited.close()
+        assert await asyncio.gather(*running[:2]) == [(b"done", None)] * 2
+        assert await calls.answer("Get", Stranger(), wait) == (b"done", None)
+        calls.close()
 
     asyncio.run(work())
 
 
 def test_a_fault_is_told_without_its_details(caplog: Any) -> None:
     async def work() -> None:
-        faulty = service()
-        context: Any = Context()
+        calls = calls_with()
 
         async def fail(caller: Caller) -> None:
             raise ZeroDivisionError("secret")
 
-        await faulty._answer("Get", context, fail)
-        assert (context.code, "secret" in context.details) == (grpc.StatusCode.INTERNAL, False)
-        faulty.close()
+        status = (await calls.answer("Get", Stranger(), fail)).status
+        assert status is not None
+        assert (status.code, "secret" in status.text) == (grpc.StatusCode.INTERNAL, False)
+        calls.close()
 
     asyncio.run(work())
     assert "secret" in caplog.text

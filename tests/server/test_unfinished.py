@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dlpack_wire_server.memory import MemoryStore, Serialized
 from dlpack_wire_server.status import Refusal
-from dlpack_wire_server.store import MemoryStore, Serialized
 from dlpack_wire_server.unfinished import UnfinishedPut, UnfinishedPuts
 
 from dlpack_wire.service.arrival import Arrival

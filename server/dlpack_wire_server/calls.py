@@ -1,0 +1,210 @@
+"""What surrounds every call, whichever transport brings it: who may call, how many at once, statuses, and threads.
+
+A transport hands a call over as a `Call` and gets an `Answer`. It knows nothing of tensors, and nothing here knows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from .auth import Authorizer, Caller, Credentials
+from .metrics import Metrics
+from .status import Refusal, Status, status_of
+
+_LONG = ("Publish", "Subscribe")
+"""Calls that go on until either side ends them."""
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class Call(Protocol):
+    """One call, as a transport hands it over.
+
+    Attributes:
+        credentials: What the caller has shown.
+    """
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the caller has shown."""
+
+    async def read(self) -> bytes | None:
+        """Return the next request of a stream, or None after the last one.
+
+        Raises:
+            CallerGoneError: The connection is lost.
+        """
+
+    async def write(self, message: bytes) -> None:
+        """Send a response of a stream; wait while the caller does not read.
+
+        Raises:
+            CallerGoneError: The connection is lost.
+        """
+
+
+class CallerGoneError(Exception):
+    """The caller has cancelled the call or is gone: nobody waits for an answer."""
+
+
+class Answer(NamedTuple):
+    """How a call ended.
+
+    Attributes:
+        response: The response of a call that has one; else empty.
+        status: What went wrong, or None.
+    """
+
+    response: bytes
+    status: Status | None
+
+
+class CallLimits(NamedTuple):
+    """How many calls one caller may run at the same time.
+
+    Attributes:
+        calls: Brief ones; Publish has as many for itself.
+        subscriptions: Subscriptions.
+    """
+
+    calls: int = 1000
+    subscriptions: int = 10_000
+
+
+class Calls:
+    """The calls that are running."""
+
+    def __init__(self, authorizer: Authorizer, metrics: Metrics, limits: CallLimits, on_disk: bool) -> None:
+        """Begin without any.
+
+        Args:
+            authorizer: Tells who calls.
+            metrics: Counts calls.
+            limits: How many calls one caller may run.
+            on_disk: True if quick work may wait for a disk.
+        """
+        self._on_disk = on_disk
+        self._authorizer = authorizer
+        self._metrics = metrics
+        self._limits = limits
+        self._running: Counter[tuple[str, str]] = Counter()
+        self._brief_count = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="dlpack-wire")
+
+    async def answer(self, method: str, call: Call, run: Callable[[Caller], Awaitable[bytes | None]]) -> Answer:
+        """Let the caller in, run the call, and turn what it raises into a status."""
+        owner = ""
+        counted: tuple[str, str] | None = None
+        code = "CANCELLED"
+        begun = self._metrics.begin(method)
+        brief = method not in _LONG
+        if brief:
+            self._brief_count += 1
+            self._quiet.clear()
+        try:
+            caller = self._authorizer.caller(call)
+            owner = caller.owner
+            counted = self._count(method, owner)
+            response = await run(caller)
+            code = "OK"
+            return Answer(response or b"", None)
+        except CallerGoneError:
+            return Answer(b"", None)
+        except Exception as error:
+            status = status_of(error)
+            code = status.code.name
+            if status.reason == "INTERNAL":
+                _log.exception("%s of %s failed", method, owner)
+            else:
+                _log.debug("%s of %s: %s: %s", method, owner, status.reason, status.text)
+            return Answer(b"", status)
+        finally:
+            self._metrics.end(method, begun, code)
+            if brief:
+                self._brief_count -= 1
+                if not self._brief_count:
+                    self._quiet.set()
+            if counted is not None:
+                self._running[counted] -= 1
+                if not self._running[counted]:
+                    del self._running[counted]
+
+    def _count(self, method: str, owner: str) -> tuple[str, str]:
+        """Count one more call of a caller; long ones apart, so that they do not keep others out.
+
+        Raises:
+            Refusal: TOO_MANY_REQUESTS.
+        """
+        brief = method not in _LONG
+        key = owner, "" if brief else method
+        limit = self._limits.subscriptions if method == "Subscribe" else self._limits.calls
+        if self._running[key] >= limit:
+            what = "calls" if brief else f"calls of {method}"
+            raise Refusal("TOO_MANY_REQUESTS", f"{limit} {what} by {owner} run already")
+        self._running[key] += 1
+        return key
+
+    async def run(self, quick: bool, work: Callable[..., _T], *args: Any) -> _T:
+        """Do work: in the event loop if it is quick and waits for no disk, else in a thread."""
+        if quick and not self._on_disk:
+            return work(*args)
+        return await self.in_thread(work, *args)
+
+    async def in_thread(self, work: Callable[..., _T], *args: Any) -> _T:
+        """Do work in a thread. When cancelled, first wait for the thread to let go of what it works on."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+        finally:
+            del future  # break the cycle future -> exception -> traceback -> this frame, which would keep `args` alive
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait until no brief call is running, for at most so long."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), seconds)
+
+    def close(self) -> None:
+        """Wait for the threads."""
+        self._threads.shutdown()
+
+
+class PermissionWatch:
+    """Ends a long call when its caller's permissions do."""
+
+    def __init__(self, authorizer: Authorizer, caller: Caller, call: Call) -> None:
+        """Watch the permissions that a caller has now."""
+        self._caller = caller
+        self._authorizer = authorizer
+        self._call = call
+        self._version = authorizer.version
+
+    def check(self) -> Caller:
+        """Return the caller, whose permissions have not changed.
+
+        Raises:
+            Refusal: UNAUTHENTICATED: they have.
+        """
+        if self._authorizer.version != self._version:
+            self._version = self._authorizer.version
+            if self._authorizer.still(self._call) != self._caller:
+                raise Refusal("UNAUTHENTICATED", "the permissions of this token have changed: call again")
+        return self._caller
+
+
+async def finished(task: asyncio.Future[Any]) -> None:
+    """Wait for the end of a task, whatever its result."""
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # asked for, so that asyncio does not report it as never retrieved

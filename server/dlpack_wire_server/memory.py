@@ -1,0 +1,142 @@
+"""Objects in this process's memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from dlpack_wire.service.messages import Record
+
+from .backing import MemfdBacking, SmallBacking
+from .budget import Budget
+from .objects import (
+    Commit,
+    Draft,
+    ObjectSummary,
+    Serialized,
+    StoredObject,
+    StoredRecord,
+    check_generation,
+    not_found,
+    plan_object,
+)
+
+SMALL_BYTES = 64 << 10
+"""Objects with fewer payload bytes are plain bytes: a descriptor for each would end at the limit of open files."""
+
+_OVERHEAD_BYTES = 512
+"""What an object takes beyond its bytes, and each tensor again, about."""
+
+
+class MemoryStore:
+    """Objects in this process's memory. Bounded: refuses what does not fit."""
+
+    on_disk = False
+
+    def __init__(self, limit_bytes: int, retention_ns: int, max_remembered: int = 100_000) -> None:
+        """An empty store.
+
+        Args:
+            limit_bytes: Most bytes of all images, drafts and replaced objects still being read included.
+            retention_ns: How long committed uploads are remembered.
+            max_remembered: Most of them.
+        """
+        self.budget = Budget(limit_bytes)
+        self._retention_ns = retention_ns
+        self._max_remembered = max_remembered
+        self._lock = threading.Lock()
+        self._objects: dict[str, StoredObject] = {}
+        self._names: list[str] = []  # in code point order, which is the byte order of UTF-8
+        self._past: weakref.WeakValueDictionary[int, StoredObject] = weakref.WeakValueDictionary()
+        self._last = time.time_ns() // 1000
+        self._uploads: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+
+    def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
+        size = sum(record.header.payload_bytes for record in records)
+        if size >= SMALL_BYTES:
+            image, placed = plan_object(records, metadata)
+            return Draft(placed, metadata.shown, MemfdBacking(image, self.budget))
+        small: list[StoredRecord] = []
+        begin, overhead = 0, _OVERHEAD_BYTES + len(metadata.shown)
+        for record in records:
+            block = record.block
+            small.append(StoredRecord(record.names, block, record.header, begin))
+            begin += record.header.payload_bytes
+            overhead += _OVERHEAD_BYTES + len(block)
+        return Draft(small, metadata.shown, SmallBacking(size, overhead, self.budget))
+
+    def publish(
+        self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
+    ) -> Commit:
+        records = draft.complete(sums)
+        with self._lock:
+            if upload is not None and upload in self._uploads:
+                return Commit(self._uploads[upload][0], True)
+            present = self._objects.get(name)
+            check_generation(name, if_generation, present.info.generation if present else 0)
+            self._last += 1
+            stored = StoredObject(draft.info(name, self._last), records, draft.backing)
+            self._objects[name] = self._past[self._last] = stored
+            if present is None:
+                insort(self._names, name)
+            if upload is not None:
+                self._remember(upload, self._last)
+            return Commit(self._last, False)
+
+    def _remember(self, upload: bytes, generation: int) -> None:
+        now = time.monotonic_ns()
+        self._uploads[upload] = (generation, now + self._retention_ns)
+        while len(self._uploads) > self._max_remembered or next(iter(self._uploads.values()))[1] < now:
+            self._uploads.popitem(last=False)
+
+    def committed(self, upload: bytes) -> int | None:
+        with self._lock:
+            found = self._uploads.get(upload)
+        return found[0] if found is not None else None
+
+    def get(self, name: str, generation: int | None = None) -> StoredObject:
+        with self._lock:
+            present = self._objects.get(name)
+            if generation is None:
+                if present is None:
+                    raise not_found(name)
+                return present
+            past = self._past.get(generation)
+        if past is None or past.info.name != name:
+            check_generation(name, generation, present.info.generation if present else 0)
+            raise not_found(name)
+        return past
+
+    def generation(self, name: str) -> int:
+        with self._lock:
+            present = self._objects.get(name)
+        return present.info.generation if present is not None else 0
+
+    def delete(self, name: str, if_generation: int | None) -> int:
+        with self._lock:
+            present = self._objects.get(name)
+            if present is None:
+                raise not_found(name)
+            check_generation(name, if_generation, present.info.generation)
+            del self._objects[name]
+            del self._names[bisect_left(self._names, name)]
+            return present.info.generation
+
+    def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
+        found = []
+        with self._lock:
+            at = bisect_left(self._names, max(prefix, after))
+            if at < len(self._names) and self._names[at] == after:
+                at += 1
+            for name in self._names[at : at + count]:
+                if not name.startswith(prefix):
+                    break
+                found.append(self._objects[name].info)
+        return found
+
+    def close(self) -> None:
+        pass

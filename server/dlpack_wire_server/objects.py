@@ -1,0 +1,218 @@
+"""Stored objects and drafts of them, and what a store of objects must do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from dlpack_wire.file.plan import FilePlan
+from dlpack_wire.service.messages import Record
+from dlpack_wire.tensor.header import Header
+from dlpack_wire.tensor.memory import Buffer
+
+from .backing import Backing
+from .budget import Budget
+from .status import Refusal
+
+
+class ObjectSummary(NamedTuple):
+    """An object as lists show it.
+
+    Attributes:
+        name: Its name.
+        generation: Version of the name's value.
+        tensor_count: Number of tensors.
+        payload_bytes: Sum of the sizes of all payloads.
+        created_time_ns: When it was published.
+        metadata: Its user metadata, serialized as the field of `ObjectInfo`.
+    """
+
+    name: str
+    generation: int
+    tensor_count: int
+    payload_bytes: int
+    created_time_ns: int
+    metadata: bytes
+
+
+class StoredRecord(NamedTuple):
+    """One tensor of an object.
+
+    Attributes:
+        names: Its name and aliases.
+        block: The same and its metadata, serialized.
+        header: Its header, with the payload's checksum.
+        data_offset: Position of its payload in its room.
+    """
+
+    names: tuple[str, ...]
+    block: bytes
+    header: Header
+    data_offset: int
+
+
+class StoredObject:
+    """One generation of a name's value. Whoever holds it may read it, whatever happens to the name meanwhile.
+
+    Attributes:
+        info: What lists show.
+        records: The tensors.
+    """
+
+    def __init__(self, info: ObjectSummary, records: Sequence[StoredRecord], room: Backing) -> None:
+        self.info = info
+        self.records = records
+        self._backing = room
+
+    @cached_property
+    def by_name(self) -> dict[str, StoredRecord]:
+        """The tensors by every name that they have."""
+        return {name: record for record in self.records for name in record.names}
+
+    def payload(self, record: StoredRecord) -> memoryview:
+        """A tensor's payload where it lies, read-only."""
+        return self._backing.view()[record.data_offset : record.data_offset + record.header.payload_bytes]
+
+
+class Serialized(NamedTuple):
+    """User metadata of an object.
+
+    Attributes:
+        shown: As the field of `ObjectInfo`.
+        stored: As the field of a file's index.
+    """
+
+    shown: bytes
+    stored: bytes
+
+
+class Draft(NamedTuple):
+    """An object being put: room that is its own, and nobody else sees.
+
+    Attributes:
+        records: Its tensors, without checksums.
+        metadata: The object's metadata, as in `ObjectInfo`.
+        backing: Where its bytes go.
+    """
+
+    records: Sequence[StoredRecord]
+    metadata: bytes
+    backing: Backing
+
+    def write(self, tensor_index: int, offset: int, data: Buffer) -> None:
+        """Write a piece of a payload."""
+        self.backing.write(self.records[tensor_index].data_offset + offset, data)
+
+    def complete(self, sums: Sequence[int]) -> list[StoredRecord]:
+        """Write everything but the payloads, which must have been written."""
+        self.backing.seal(sums)
+        return [
+            StoredRecord(names, block, header.with_checksum(payload_sum), data_offset)
+            for (names, block, header, data_offset), payload_sum in zip(self.records, sums, strict=True)
+        ]
+
+    def info(self, name: str, generation: int) -> ObjectSummary:
+        """What lists will show, published now."""
+        payload_bytes = sum(record.header.payload_bytes for record in self.records)
+        return ObjectSummary(name, generation, len(self.records), payload_bytes, time.time_ns(), self.metadata)
+
+
+class Commit(NamedTuple):
+    """What came of a put.
+
+    Attributes:
+        generation: The generation it got.
+        repeated: Whether the same upload had been committed before, and nothing was done now.
+    """
+
+    generation: int
+    repeated: bool
+
+
+class Store(Protocol):
+    """Where objects are kept. Methods may block and may be called from any thread.
+
+    Attributes:
+        on_disk: Whether methods wait for a disk.
+        budget: How much is in use.
+    """
+
+    on_disk: bool
+    budget: Budget
+
+    def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
+        """Reserve room for an object; given back when the draft is dropped.
+
+        Args:
+            records: Its tensors.
+            metadata: Its metadata.
+
+        Raises:
+            Refusal: STORE_FULL.
+        """
+
+    def publish(
+        self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
+    ) -> Commit:
+        """Make a draft whose payloads are written the value of a name.
+
+        Args:
+            draft: The object.
+            sums: Checksums of its payloads.
+            name: Its name.
+            if_generation: Precondition on the present generation; 0: the name must not exist.
+            upload: Key to remember the commit by.
+
+        Raises:
+            Refusal: GENERATION_MISMATCH.
+        """
+
+    def committed(self, upload: bytes) -> int | None:
+        """The generation that an upload got, as far as it is remembered."""
+
+    def get(self, name: str, generation: int | None = None) -> StoredObject:
+        """The object of a name.
+
+        Raises:
+            Refusal: OBJECT_NOT_FOUND, or GENERATION_MISMATCH if that generation is gone.
+        """
+
+    def generation(self, name: str) -> int:
+        """The present generation of a name; 0 if there is none."""
+
+    def delete(self, name: str, if_generation: int | None) -> int:
+        """Remove a name, and return the generation that it had.
+
+        Raises:
+            Refusal: OBJECT_NOT_FOUND, GENERATION_MISMATCH.
+        """
+
+    def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
+        """The next objects in the order of their names, at most `count` but at least one if there is one."""
+
+    def close(self) -> None:
+        """Let go of everything that outlives the process."""
+
+
+def check_generation(name: str, wanted: int | None, present: int) -> None:
+    """Refuse a precondition that does not hold."""
+    if wanted is not None and wanted != present:
+        held = f"is at generation {present}" if present else "does not exist"
+        raise Refusal("GENERATION_MISMATCH", f"{name!r} {held}, not at {wanted or 'none'}")
+
+
+def not_found(name: str) -> Refusal:
+    """The refusal for a name that nothing is stored under."""
+    return Refusal("OBJECT_NOT_FOUND", f"no object is called {name!r}")
+
+
+def plan_object(records: Sequence[Record], metadata: Serialized) -> tuple[FilePlan, list[StoredRecord]]:
+    """The plan of a tensor file, and the places of the tensors in it."""
+    blocks = [record.block for record in records]
+    image = FilePlan([(block, record.header) for block, record in zip(blocks, records, strict=True)], metadata.stored)
+    return image, [
+        StoredRecord(record.names, block, record.header, slot.data_offset)
+        for record, block, slot in zip(records, blocks, image.slots, strict=True)
+    ]

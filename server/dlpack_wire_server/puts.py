@@ -1,0 +1,267 @@
+"""Objects coming in: Store, Put, and how far an upload has come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from dlpack_wire.errors import DecodeError
+from dlpack_wire.message.names import MAX_NAME_BYTES, decode_value, encode_map, encode_name
+from dlpack_wire.service.arrival import Arrival, Stage, check_distinct_names
+from dlpack_wire.service.messages import (
+    INLINE_BYTES,
+    MAX_METADATA_BYTES,
+    Chunk,
+    Record,
+    only_chunk,
+    parse,
+    parses_quickly,
+)
+from dlpack_wire.tensor import header as headers
+from dlpack_wire.v1 import tensor_service_pb2 as pb
+
+from .auth import Caller
+from .calls import Call, Calls, finished
+from .metrics import Metrics
+from .objects import Commit, Serialized, Store, check_generation
+from .status import Refusal
+from .unfinished import UnfinishedPut, UnfinishedPuts
+
+QUICK_BYTES = 256 << 10
+"""Work on fewer payload bytes than these is done in the event loop: hashing and copying them takes less than handing
+them to a thread and back, about 0.1 ms."""
+
+QUICK_RECORDS = 256
+"""The same for headers: making one ready takes about 10 us."""
+
+_UPLOAD_ID_BYTES = 16
+
+_T = TypeVar("_T")
+
+
+class ObjectLimits(NamedTuple):
+    """Sizes of objects that a put may have.
+
+    Attributes:
+        payload_bytes: Most payload bytes of one object; 0: whatever the store has room for.
+        tensor_count: Most tensors of one object.
+        header_bytes: Most bytes of all headers, names and metadata of one object.
+    """
+
+    payload_bytes: int = 0
+    tensor_count: int = 1 << 16
+    header_bytes: int = 16 << 20
+
+
+class Puts:
+    """Receives objects for a store."""
+
+    def __init__(
+        self, store: Store, unfinished: UnfinishedPuts, calls: Calls, metrics: Metrics, limits: ObjectLimits
+    ) -> None:
+        """Use a store and its unfinished puts, of which this object owns neither."""
+        self._store = store
+        self._unfinished = unfinished
+        self._calls = calls
+        self._metrics = metrics
+        self._limits = limits
+
+    async def store(self, caller: Caller, call: Call, raw: bytes) -> bytes:
+        """Store an object that came in one message."""
+        request, records, _ = await self._parsed(raw, self._parse_store, 3)
+        key = _upload_key(caller, request.upload_id)
+        commit = self._committed(caller, request.name, key)
+        if commit is None:
+            payload_bytes = sum(len(record.payload) for record in records)
+            if payload_bytes > INLINE_BYTES:
+                raise Refusal("INVALID_REQUEST", f"{payload_bytes} payload bytes; over {INLINE_BYTES} use Put")
+            upload = self._begin(caller, request, payload_bytes, key, sums_required=False)
+            upload.arrival.begin(len(records))
+            for record in records:
+                headers.check_payload_size(record.header, len(record.payload))
+                upload.arrival.record(Record(record.names, record.metadata, record.header, b""))
+            commit = await self._calls.run(payload_bytes < QUICK_BYTES, self._store_all, upload, records)
+            self._metrics.received_bytes += payload_bytes
+        response = pb.StoreResponse(generation=commit.generation, already_committed=commit.repeated)
+        return response.SerializeToString()
+
+    def _parse_store(self, raw: bytes) -> tuple[pb.StoreRequest, list[Record], list[Chunk]]:
+        return parse(pb.StoreRequest, raw, self._limits.tensor_count)
+
+    def _store_all(self, upload: UnfinishedPut, records: Sequence[Record]) -> Commit:
+        self._make_draft(upload)
+        for index, record in enumerate(records):
+            if record.payload:
+                upload.take(Chunk(index, 0, None, record.payload))
+        upload.arrival.end()
+        return self._publish(upload)
+
+    async def put(self, caller: Caller, call: Call, _: bytes) -> bytes:
+        """Receive an object as a stream of headers and chunks."""
+        upload: UnfinishedPut | None = None
+        writing: asyncio.Future[None] | None = None
+        keep = True
+        try:
+            header_bytes = 0
+            while (raw := await call.read()) is not None:
+                request, records, chunks = await self._parsed(raw, self._parse_put, 2)
+                chunk = only_chunk(chunks)
+                if request.HasField("start"):
+                    if upload is not None:
+                        raise DecodeError("a second start")
+                    key = _upload_key(caller, request.start.upload_id)
+                    commit = self._committed(caller, request.start.name, key)
+                    if commit is not None:
+                        return _put_response(commit)
+                    if request.start.discard and key is not None:
+                        self._unfinished.discard(key)
+                        raise Refusal("UPLOAD_INCOMPLETE", "discarded, as asked")
+                    upload = self._resume(caller, key) if request.start.resume else self._start(caller, request, key)
+                if upload is None:
+                    raise DecodeError("the first message has no start")
+                header_bytes += len(raw) - (len(chunk.data) if chunk is not None else 0)
+                if header_bytes > self._limits.header_bytes and upload.draft is None:
+                    raise Refusal("OBJECT_TOO_LARGE", f"headers of over {self._limits.header_bytes} bytes")
+                for record in records:
+                    upload.arrival.record(record)
+                if upload.draft is None and upload.arrival.stage is not Stage.RECORDS:
+                    await self._calls.run(len(upload.arrival.records) < QUICK_RECORDS, self._make_draft, upload)
+                if writing is not None:
+                    await writing
+                    writing = None
+                if chunk is not None:
+                    self._metrics.received_bytes += len(chunk.data)
+                    # The next message is read while this chunk is being hashed and written.
+                    if len(chunk.data) < QUICK_BYTES and not self._store.on_disk:
+                        upload.take(chunk)
+                    else:
+                        writing = asyncio.ensure_future(self._calls.run(False, upload.take, chunk))
+                if request.finish:
+                    if writing is not None:
+                        await writing
+                    upload.arrival.end()
+                    keep = False
+                    commit = await self._calls.run(upload.arrival.payload_bytes < QUICK_BYTES, self._publish, upload)
+                    return _put_response(commit)
+            if upload is None:
+                raise DecodeError("the stream ended without a start")
+            if writing is not None:
+                await writing
+            raise Refusal("UPLOAD_INCOMPLETE", f"ended without `finish`, expecting {upload.arrival.stage.value}")
+        except Exception as error:
+            keep = isinstance(error, Refusal) and error.reason == "UPLOAD_INCOMPLETE"
+            raise
+        finally:
+            try:
+                if writing is not None:
+                    await finished(writing)
+            finally:
+                if upload is not None and keep:
+                    self._unfinished.pause(upload)
+                elif upload is not None:
+                    self._unfinished.drop(upload)
+
+    def _parse_put(self, raw: bytes) -> tuple[pb.PutRequest, list[Record], list[Chunk]]:
+        return parse(pb.PutRequest, raw, self._limits.tensor_count)
+
+    def _committed(self, caller: Caller, name: str, key: bytes | None) -> Commit | None:
+        """What a put may know at once: that the caller may not, or that the same upload was done before."""
+        if name:
+            caller.require_write(name)
+        generation = self._store.committed(key) if key is not None else None
+        return Commit(generation, True) if generation is not None else None
+
+    def _start(self, caller: Caller, request: pb.PutRequest, key: bytes | None) -> UnfinishedPut:
+        start = request.start
+        if start.record_count > self._limits.tensor_count:
+            raise Refusal("OBJECT_TOO_LARGE", f"{start.record_count} tensors; at most {self._limits.tensor_count}")
+        upload = self._begin(caller, start, start.payload_bytes, key, sums_required=True)
+        upload.arrival.begin(start.record_count, start.payload_bytes)
+        self._unfinished.add(upload)
+        return upload
+
+    def _begin(
+        self,
+        caller: Caller,
+        start: pb.PutStart | pb.StoreRequest,
+        payload_bytes: int,
+        key: bytes | None,
+        sums_required: bool,
+    ) -> UnfinishedPut:
+        encode_name(start.name)
+        caller.require_write(start.name)
+        if_generation = start.if_generation if start.HasField("if_generation") else None
+        if if_generation is not None:
+            check_generation(start.name, if_generation, self._store.generation(start.name))
+        if start.ByteSize() > MAX_METADATA_BYTES + MAX_NAME_BYTES + 64:
+            raise DecodeError(f"over {MAX_METADATA_BYTES} bytes", field="metadata")
+        serialized = Serialized(b"", b"")
+        if start.metadata:
+            metadata = {name: decode_value(name, value) for name, value in start.metadata.items()}
+            shown, stored = (encode_map(number, metadata, MAX_METADATA_BYTES) for number in (6, 2))
+            serialized = Serialized(shown, stored)
+        limit = self._limits.payload_bytes
+        if limit and payload_bytes > limit:
+            text = f"{payload_bytes} payload bytes; at most {limit} (--max-object-bytes) are allowed"
+            raise Refusal("OBJECT_TOO_LARGE", text)
+        return UnfinishedPut(key, caller.owner, start.name, if_generation, serialized, Arrival(sums_required))
+
+    def _resume(self, caller: Caller, key: bytes | None) -> UnfinishedPut:
+        if key is None:
+            raise DecodeError("only an upload with an id can be resumed")
+        upload = self._unfinished.resume(key)
+        try:
+            caller.require_write(upload.name)
+        except Refusal:
+            self._unfinished.pause(upload)
+            raise
+        return upload
+
+    def _make_draft(self, upload: UnfinishedPut) -> None:
+        records = upload.arrival.records
+        check_distinct_names(records)
+        draft = self._store.draft(records, upload.metadata)
+        self._unfinished.admit(upload, draft.backing.size)
+        upload.draft = draft
+
+    def _publish(self, upload: UnfinishedPut) -> Commit:
+        assert upload.draft is not None
+        return self._store.publish(upload.draft, upload.arrival.sums, upload.name, upload.if_generation, upload.key)
+
+    async def status(self, caller: Caller, call: Call, raw: bytes) -> bytes:
+        """Tell how far an upload has come."""
+        request, _, _ = parse(pb.GetUploadStatusRequest, raw)
+        key = _upload_key(caller, request.upload_id)
+        if key is None:
+            raise DecodeError(f"an upload id has {_UPLOAD_ID_BYTES} bytes", field="upload_id")
+        response = pb.GetUploadStatusResponse()
+        generation = self._store.committed(key)
+        upload = self._unfinished.find(key)
+        if generation is not None:
+            response.state, response.generation = pb.GetUploadStatusResponse.COMMITTED, generation
+        elif upload is not None:
+            arrival = upload.arrival
+            response.state = pb.GetUploadStatusResponse.RECEIVING
+            response.tensor_index, response.offset = arrival.tensor_index, arrival.offset
+            response.running_xxh3_64 = arrival.running_sum
+        return response.SerializeToString()
+
+    async def _parsed(self, raw: bytes, parse: Callable[[bytes], _T], depth: int) -> _T:
+        """Parse a message, in a thread if much of it is something other than payload."""
+        if parses_quickly(raw, depth):
+            return parse(raw)
+        return await self._calls.in_thread(parse, raw)
+
+
+def _upload_key(caller: Caller, upload_id: bytes) -> bytes | None:
+    """The key of one caller's upload: ids of different callers are different."""
+    if not upload_id:
+        return None
+    if len(upload_id) != _UPLOAD_ID_BYTES:
+        raise DecodeError(f"{len(upload_id)} bytes, not {_UPLOAD_ID_BYTES}", field="upload_id")
+    return upload_id + caller.owner.encode()
+
+
+def _put_response(commit: Commit) -> bytes:
+    return pb.PutResponse(generation=commit.generation, already_committed=commit.repeated).SerializeToString()
