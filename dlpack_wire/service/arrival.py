@@ -12,7 +12,7 @@ from .messages import Chunk, Record
 
 
 class Stage(Enum):
-    """How far a stream has come."""
+    """The part of a stream that comes next."""
 
     START = "its start"
     RECORDS = "records"
@@ -22,7 +22,7 @@ class Stage(Enum):
 
 
 class Arrival:
-    """What has arrived of an object, part by part, in the only order that is legal.
+    """An object that arrives part by part, in the only order that is legal.
 
         stage       what may come       next stage
         START       begin               RECORDS
@@ -33,11 +33,11 @@ class Arrival:
     A part that is refused leaves everything as it was before.
 
     Attributes:
-        stage: Where it stands.
+        stage: The part that comes next.
         records: The tensors.
         sums: The checksums of the payloads that are whole.
-        tensor_index: Tensor that the next chunk must belong to; the number of tensors when all bytes came.
-        offset: Where in its payload the next chunk must begin.
+        tensor_index: Tensor that the next chunk must belong to; the number of tensors once all bytes came.
+        offset: Position in its payload at which the next chunk must begin.
         received_bytes: Payload bytes so far.
         payload_bytes: Payload bytes of all records so far.
     """
@@ -46,7 +46,7 @@ class Arrival:
         """Expect an object.
 
         Args:
-            sums_required: Whether every chunk must state its running sum.
+            sums_required: True if every chunk must state its running sum.
         """
         self._sums_required = sums_required
         self._running = Running()
@@ -66,10 +66,10 @@ class Arrival:
         return self._running.intdigest()
 
     def begin(self, record_count: int, payload_bytes: int | None = None) -> None:
-        """The start: how many records will follow, and how many payload bytes, if that is known.
+        """Take the start: how many records will follow, and how many payload bytes, if that is known.
 
         Raises:
-            DecodeError: It came before, or announces no record.
+            DecodeError: The start came before, or announces no record.
         """
         self._require(Stage.START, "the start")
         if record_count < 1:
@@ -79,10 +79,10 @@ class Arrival:
         self.stage = Stage.RECORDS
 
     def record(self, record: Record) -> None:
-        """The next record, without a payload.
+        """Take the next record, without a payload.
 
         Raises:
-            DecodeError: None is due, or the sizes do not add up to what was announced.
+            DecodeError: No record is due, or the sizes do not add up to what was announced.
         """
         self._require(Stage.RECORDS, "a record")
         if len(record.payload):
@@ -101,10 +101,10 @@ class Arrival:
             self._step_over_whole()
 
     def chunk(self, piece: Chunk) -> None:
-        """The next chunk: checks its place, its sum and its contents.
+        """Take the next chunk: check its position, its sum and its contents.
 
         Raises:
-            DecodeError: It is not the next expected one, states no sum, or its contents are none of the type's.
+            DecodeError: The chunk is not the next expected one, states no sum, or its contents are malformed.
             ChecksumError: The bytes do not match the running sum, or the tensor's checksum.
         """
         self._require(Stage.CHUNKS, "a chunk")
@@ -141,7 +141,7 @@ class Arrival:
             self._step_over_whole()
 
     def end(self) -> None:
-        """The sender's word that this was all.
+        """Take the sender's word that this was all.
 
         Raises:
             TruncatedError: Something is missing.

@@ -40,7 +40,10 @@ class AsyncClient:
         """Make a client; see `connect`.
 
         Args:
-            address, token, tls, timeout: As for `connect`.
+            address: As for `connect`.
+            token: As for `connect`.
+            tls: As for `connect`.
+            timeout: As for `connect`.
             max_operations: Most operations at the same time; further ones wait. A get takes a thread while it runs.
         """
         self._connection = Connection(address, token=token, tls=tls, timeout=timeout)

@@ -1,4 +1,4 @@
-"""An object on its way from a server: what was asked for, what has come, and the memory it goes to."""
+"""An object on its way from a server, and the memory it goes to."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Download:
     """An object being received.
 
     Attributes:
-        request: What was asked for.
-        arrival: What has come of it.
-        generation: Its generation, once that is known; else 0.
+        request: The request for the whole of it.
+        arrival: The parts that have come.
+        generation: Its generation; 0 until it is known.
     """
 
     def __init__(self, request: pb.GetRequest, taken: Borrowed | None, progress: Progress | None) -> None:
@@ -37,11 +37,11 @@ class Download:
 
     @property
     def complete(self) -> bool:
-        """Whether all bytes have come."""
+        """True if all bytes have come."""
         return self.arrival.stage is Stage.COMPLETE
 
     def next_request(self) -> bytes:
-        """The request for what is missing."""
+        """Return the request for what is missing."""
         request = pb.GetRequest()
         request.CopyFrom(self.request)
         if self.generation:
@@ -52,12 +52,12 @@ class Download:
         return request.SerializeToString()
 
     def _restart(self) -> None:
-        """Forget what came: a slice cannot be continued."""
+        """Forget the parts that came: a slice cannot be continued."""
         self.arrival = Arrival(sums_required=False)
         self._arrays = []
 
     def take_fetched(self, raw: bytes) -> None:
-        """The answer to Fetch: the headers, and all bytes or the first."""
+        """Handle a FetchResponse: all headers, and all payload bytes or a prefix of them."""
         response, records, chunks = parse(pb.FetchResponse, raw)
         self._begin(response.object.generation, len(records))
         for record in records:
@@ -66,7 +66,7 @@ class Download:
             self._chunk(chunk)
 
     def take(self, raw: bytes) -> None:
-        """One message of a Get."""
+        """Handle one message of a Get."""
         response, records, chunks = parse(pb.GetResponse, raw)
         if response.HasField("object"):
             self._begin(response.object.generation, response.record_count)
@@ -118,14 +118,14 @@ class Download:
             self._progress(self.arrival.received_bytes, self.arrival.payload_bytes)
 
     def tensors(self) -> list[Tensor]:
-        """The tensors in the order they were asked for."""
+        """Return the tensors in the order they were asked for."""
         return [
             from_payload(record.header, None, array, 0)
             for record, array in zip(self.arrival.records, self._arrays, strict=True)
         ]
 
     def fill(self) -> None:
-        """Put the tensor into the memory that was given for it, if it is not there yet."""
+        """Copy the tensor into the memory that was given for it, if it is not there yet."""
         taken = self._taken
         (array,) = self._arrays
         if taken is None or np.shares_memory(array, taken.array):

@@ -43,7 +43,7 @@ class FrameHead(NamedTuple):
     """A frame without its payload.
 
     Attributes:
-        topic: Where it belongs.
+        topic: The topic it belongs to.
         sequence: Its number on the topic, from 1; 0 before a server gave it one.
         time_ns: When it was made, nanoseconds since 1970-01-01 UTC; 0: not stated.
         metadata: User metadata.
@@ -63,11 +63,14 @@ class FrameHead(NamedTuple):
 
 
 def frame_fields(topic: str, sequence: int, time_ns: int, metadata: bytes, header: Header) -> bytes:
-    """The fields of a `Frame`, its `dropped_count` left out.
+    """Return the fields of a `Frame`, without its `dropped_count`.
 
     Args:
-        topic, sequence, time_ns, header: As in `FrameHead`.
+        topic: As in `FrameHead`.
+        sequence: As in `FrameHead`.
+        time_ns: As in `FrameHead`.
         metadata: User metadata, serialized by `frame_metadata`.
+        header: As in `FrameHead`.
     """
     frame = pb.Frame(topic=topic, sequence=sequence, time_ns=time_ns).SerializeToString()
     tensor = writing.header_fields(header)
@@ -77,21 +80,21 @@ def frame_fields(topic: str, sequence: int, time_ns: int, metadata: bytes, heade
 
 
 def frame_metadata(metadata: Metadata | None) -> bytes:
-    """User metadata as the field of a `Frame`.
+    """Serialize user metadata as the field of a `Frame`.
 
     Raises:
-        EncodeError: A key or value has no place in metadata, or there is too much of it.
+        EncodeError: A key or value cannot go into metadata, or all of it is too large.
     """
     return encode_map(4, metadata, MAX_METADATA_BYTES)
 
 
 def publish_messages(fields: bytes, source: Source, size: int) -> Iterator[bytes]:
-    """A frame as messages of Publish, with chunks of at most `size` bytes."""
+    """Yield a frame as messages of Publish, with chunks of at most `size` bytes."""
     return chunk_messages([length_delimited(1, fields)], pieces(source, 0, size, Running()))
 
 
 def delivered(fields: bytes, dropped_count: int) -> bytes:
-    """A frame as the field of a message of Subscribe."""
+    """Return a frame as the field of a message of Subscribe."""
     if dropped_count:
         fields += _DROPPED_TAG + varint(dropped_count)
     return length_delimited(3, fields)
@@ -104,7 +107,7 @@ def parse_frame(kind: type[_M], serialized: Buffer) -> tuple[_M, FrameHead | Non
     """Parse a message of Publish or Subscribe: its own fields by its class, and the frame and the chunk around it.
 
     Raises:
-        DecodeError: It is no such message, or the frame in it breaks a rule.
+        DecodeError: The message or the frame in it is malformed.
     """
     number = _FRAME[kind]
     heads: list[FrameHead] = []
@@ -155,11 +158,11 @@ def _read_head(buffer: Buffer, pos: int, end: int) -> FrameHead:
 
 
 def frame_arrival(head: FrameHead, sums_required: bool) -> Arrival:
-    """What is to come of a frame: its payload.
+    """Return the state of a frame of which only the head has come.
 
     Args:
         head: The frame.
-        sums_required: Whether every chunk must state its running sum.
+        sums_required: True if every chunk must state its running sum.
     """
     arrival = Arrival(sums_required)
     arrival.begin(1)

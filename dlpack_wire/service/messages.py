@@ -89,7 +89,7 @@ class Chunk(NamedTuple):
 
 
 def record_parts(number: int, block: bytes, header: Header, payload: Buffer = b"") -> list[Buffer]:
-    """A record as the field of that number, in parts to be joined; without the payload if none is given."""
+    """Return a record as the field of that number, in parts to be joined; without a payload if none is given."""
     tensor = writing.header_fields(header)
     if header.checksum is not None:
         tensor += writing.SUM_TAG + header.checksum.to_bytes(8, "little")
@@ -100,7 +100,7 @@ def record_parts(number: int, block: bytes, header: Header, payload: Buffer = b"
 
 
 def chunk_parts(piece: Chunk) -> list[Buffer]:
-    """A chunk as the last field of its message, in parts to be joined."""
+    """Return a chunk as the last field of its message, in parts to be joined."""
     head = b"\x10" + varint(piece.offset) if piece.offset else b""
     if piece.tensor_index:
         head = b"\x08" + varint(piece.tensor_index) + head
@@ -112,7 +112,7 @@ def chunk_parts(piece: Chunk) -> list[Buffer]:
 
 
 def chunk_messages(parts: list[Buffer], chunks: Iterable[Chunk]) -> Iterator[bytes]:
-    """Messages with one chunk each. `parts` go first, in the message of the first chunk if there is room."""
+    """Yield messages with one chunk each. `parts` go first, in the message of the first chunk if they fit."""
     used = sum(map(len, parts))
     for piece in chunks:
         head = chunk_parts(piece)
@@ -126,7 +126,7 @@ def chunk_messages(parts: list[Buffer], chunks: Iterable[Chunk]) -> Iterator[byt
 
 
 def sum_until(source: Source, offset: int) -> Running:
-    """The running sum of a payload's first bytes."""
+    """Return the running sum of a payload's first bytes."""
     running = Running()
     for begin, part in _parts(source, 1 << 20):
         if begin >= offset:
@@ -136,7 +136,7 @@ def sum_until(source: Source, offset: int) -> Running:
 
 
 def pieces(source: Source, index: int, size: int, running: Running, begin: int = 0) -> Iterator[Chunk]:
-    """A payload from `begin` on in pieces of at most `size` bytes (at least one element).
+    """Yield a payload from `begin` on in chunks of at most `size` bytes (at least one element).
 
     Args:
         source: The tensor.
@@ -151,7 +151,7 @@ def pieces(source: Source, index: int, size: int, running: Running, begin: int =
 
 
 def _parts(source: Source, size: int, begin: int = 0) -> Iterator[tuple[int, memoryview]]:
-    """The payload from `begin` on in contiguous parts, each with its offset."""
+    """Yield the payload from `begin` on in contiguous parts, each with its offset."""
     flat = source.buffer()
     if flat is not None:
         for offset in range(begin, len(flat), size):
@@ -187,10 +187,10 @@ _NO_FIELDS = _Fields(0, 0)
 
 
 def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tuple[_M, list[Record], list[Chunk]]:
-    """Parse a message: its own fields by its class, and what the class does not get to see.
+    """Parse a message: its own fields by its class, records and chunks around it.
 
     Raises:
-        DecodeError: It is no such message, or a record in it breaks a rule.
+        DecodeError: The message or a record in it is malformed.
         LimitError: It has more than `max_records` records.
     """
     records_number, chunks_number = _FIELDS.get(kind, _NO_FIELDS)
@@ -214,7 +214,7 @@ def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tup
 
 
 def parses_quickly(serialized: Buffer, depth: int) -> bool:
-    """Whether all but a few bytes of a message are one payload, which takes no time to parse.
+    """Return True if all but a few bytes of a message are one payload, which takes no time to parse.
 
     Args:
         serialized: The message.
@@ -240,10 +240,10 @@ def parses_quickly(serialized: Buffer, depth: int) -> bool:
 
 
 def only_chunk(chunks: Sequence[Chunk]) -> Chunk | None:
-    """The chunk of a message that may have one.
+    """Return the chunk of a message that may have one.
 
     Raises:
-        DecodeError: It has several.
+        DecodeError: The message has several.
     """
     if len(chunks) > 1:
         raise DecodeError(f"{len(chunks)} chunks in one message", field="chunk")
@@ -251,7 +251,7 @@ def only_chunk(chunks: Sequence[Chunk]) -> Chunk | None:
 
 
 def walk_fields(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """The fields of a message: number, wire type, and where each begins, has its content, and ends."""
+    """Yield the fields of a message: number, wire type, and the positions of its begin, content and end."""
     for _ in range(MAX_FIELDS):
         if pos >= end:
             return
@@ -282,10 +282,10 @@ def walk_fields(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, 
 
 
 class Rest:
-    """What is left of a message for its class, when some fields are taken out."""
+    """A message without some of its fields: the part that its class parses."""
 
     def __init__(self, buffer: Buffer, begin: int) -> None:
-        """The message in `buffer` from `begin` on."""
+        """Begin with the message in `buffer` from `begin` on."""
         self._buffer = buffer
         self._begin = begin
         self._kept: list[Buffer] = []
@@ -297,10 +297,10 @@ class Rest:
         self._begin = end
 
     def parse(self, kind: type[_M], end: int) -> _M:
-        """The message of what is left until `end`.
+        """Parse the rest, until `end`.
 
         Raises:
-            DecodeError: It is none.
+            DecodeError: The rest is malformed.
         """
         self.leave_out(end, end)
         try:
@@ -310,7 +310,7 @@ class Rest:
 
 
 def read_chunk(buffer: Buffer, pos: int, end: int) -> Chunk:
-    """The serialized `Chunk` in [pos, end)."""
+    """Read the serialized `Chunk` in [pos, end)."""
     index = offset = 0
     running_sum: int | None = None
     data_begin = data_end = end
@@ -370,7 +370,7 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
 
 
 def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, reading.Parsed | None]:
-    """The record, and where its parts are in the buffer, unless they had to be put together elsewhere."""
+    """Return the record, and the positions of its parts, or None if they had to be joined in another buffer."""
     name = b""
     aliases: list[bytes] = []
     tensors: list[tuple[int, int]] = []

@@ -36,7 +36,7 @@ class ServerInfo(NamedTuple):
         max_object_bytes: Most payload bytes of an object; 0: no limit but the store's.
         max_tensor_count: Most tensors of an object.
         upload_retention_ns: How long it keeps an interrupted put.
-        methods: Names of the methods that it offers.
+        methods: Names of its methods.
     """
 
     version: str
@@ -72,7 +72,7 @@ class ObjectInfo(NamedTuple):
 
 
 class Patience:
-    """How often an operation is tried again after a lost connection: a few times in a row without any progress."""
+    """The tries that an operation has after a lost connection: a few in a row without any progress."""
 
     _DELAYS = (0.05, 0.2, 0.5, 1.0, 2.0)
 
@@ -80,14 +80,14 @@ class Patience:
         self._tried = 0
 
     def progress(self) -> None:
-        """Something went well again."""
+        """Note that something went well again."""
         self._tried = 0
 
     def pause(self, error: RemoteError) -> Pause:
-        """How long to wait before the next try.
+        """Return the pause before the next try.
 
         Raises:
-            RemoteError: There is none: enough were made, or the error is not one that passes.
+            RemoteError: `error` itself: no try is left, or trying again cannot help.
         """
         passes = error.code == "UNAVAILABLE" or error.reason == "UPLOAD_IN_PROGRESS"
         if not passes or self._tried == len(self._DELAYS):
@@ -270,7 +270,7 @@ class Operations:
             yield pause
 
     def _select(self, request: pb.GetRequest, index: Any) -> Script[tuple[Any, ...] | None]:
-        """Add an index's selections to a request; what they cannot say is returned, to be applied to the result."""
+        """Add an index's selections to a request; return the keys that are left to be applied to the result."""
         keys = index if isinstance(index, tuple) else (index,)
         if any(key is None or key is Ellipsis for key in keys):
             info = yield from self.stat(request.name)
@@ -307,7 +307,7 @@ class Operations:
                 return _object_info(response.object, found)
 
     def list_page(self, prefix: str, token: str) -> Script[tuple[list[ObjectInfo], str]]:
-        """A page of the list of objects, and the token of the next one."""
+        """Return a page of the list of objects, and the token of the next one."""
         request = pb.ListRequest(prefix=prefix, page_token=token, page_size=1000)
         response, _, _ = parse(pb.ListResponse, (yield from self._unary("List", request.SerializeToString())))
         return [_object_info(message, {}) for message in response.objects], response.next_page_token
@@ -333,7 +333,7 @@ def _object_info(message: pb.ObjectInfo, found: dict[str, Header]) -> ObjectInfo
 
 
 def _memory_of(out: Any) -> Borrowed:
-    """The memory of a tensor that is to be received into."""
+    """Borrow the memory of a tensor to receive into."""
     try:
         return borrow_writable(out)
     except UnsupportedTensorError as error:

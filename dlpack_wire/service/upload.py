@@ -18,7 +18,7 @@ from ..v1 import tensor_service_pb2 as pb
 from .messages import MAX_MESSAGE_BYTES, chunk_parts, pieces, record_parts, sum_until
 
 Progress = Callable[[int, int], None]
-"""Told how many of how many payload bytes have been sent or received."""
+"""Called with the payload bytes sent or received so far, and their total."""
 
 _FINISH = b"\x18\x01"
 
@@ -58,12 +58,12 @@ class Outgoing:
         return self._items[index][1]
 
     def records(self) -> Iterator[bytes]:
-        """The headers as fields of `PutRequest`."""
+        """Yield the headers as fields of `PutRequest`."""
         for block, source in self._items:
             yield b"".join(record_parts(2, block, source.header))
 
     def inline_parts(self) -> Iterator[Buffer]:
-        """Headers and payloads as fields of `StoreRequest`, in parts to be joined."""
+        """Yield headers and payloads as fields of `StoreRequest`, in parts to be joined."""
         for block, source in self._items:
             payload = source.buffer()
             if payload is None:
@@ -76,7 +76,7 @@ class Upload:
     """An object being streamed to a server.
 
     Attributes:
-        failure: What the tensors or the progress callback raised while it was being sent, or None.
+        failure: The exception raised by a tensor or the progress callback while it was being sent, or None.
     """
 
     def __init__(self, start: pb.PutStart, metadata: bytes, tensors: Outgoing, size: int, progress: Progress | None):
@@ -89,11 +89,11 @@ class Upload:
         self.failure: BaseException | None = None
 
     def requests(self) -> Iterator[bytes]:
-        """All messages."""
+        """Yield all messages."""
         return self._guarded(self._all())
 
     def remaining(self, status: pb.GetUploadStatusResponse) -> Iterator[bytes]:
-        """The messages that are left to be sent; all, if what the server holds is not what was sent."""
+        """Yield the messages that are left to be sent; all of them if the server holds other bytes than were sent."""
         index, begin = status.tensor_index, status.offset
         running = Running()
         if index < len(self._tensors):
@@ -103,22 +103,22 @@ class Upload:
         return self._guarded(self._rest(index, begin, running))
 
     def has_moved(self, status: pb.GetUploadStatusResponse) -> bool:
-        """Whether the server holds more than when this was asked last."""
+        """Return True if the server holds more than at the last call."""
         before, self._held = self._held, (status.tensor_index, status.offset)
         return self._held > before
 
     def status_request(self) -> bytes:
-        """The question how far it has come."""
+        """Return the serialized GetUploadStatusRequest."""
         return pb.GetUploadStatusRequest(upload_id=self._start.upload_id).SerializeToString()
 
     def take_failure(self) -> BaseException:
-        """The failure, which is not kept: through its traceback it would keep this upload."""
+        """Return and clear `failure`: its traceback would keep this object alive."""
         assert self.failure is not None
         failure, self.failure = self.failure, None
         return failure
 
     def discard_request(self) -> bytes:
-        """The message that makes the server forget it."""
+        """Return the message that makes the server forget this upload."""
         return _start_field(pb.PutStart(upload_id=self._start.upload_id, discard=True))
 
     def _guarded(self, messages: Iterator[bytes]) -> Iterator[bytes]:
@@ -144,7 +144,7 @@ class Upload:
         yield from self._chunks([_start_field(start)], index, begin, running)
 
     def _chunks(self, parts: list[bytes], index: int, begin: int, running: Running) -> Iterator[bytes]:
-        """Chunks from a position on and the end; `parts` go first, together with the first of them if there is room."""
+        """Yield chunks from a position on and the end. `parts` go first, in the first chunk's message if they fit."""
         total = self._tensors.payload_bytes
         done = begin + sum(self._tensors[at].header.payload_bytes for at in range(index))
         used = sum(map(len, parts))

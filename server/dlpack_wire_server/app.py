@@ -54,20 +54,20 @@ _log = logging.getLogger(__name__)
 
 
 _TRIM_S = 5.0
-"""How often free memory is given back to the system."""
+"""Seconds between returns of free memory to the system. A trim takes a millisecond; a peak is gone soon enough."""
 
 _SWEEP_S = 1.0
-"""How often it is looked for subscribers that have to go."""
+"""Seconds between looks for stalled or revoked subscriptions to end."""
 
 _FAREWELL_S = 0.5
-"""How long publishers and subscribers may take to hear that the server ends."""
+"""Seconds that publishers and subscribers have to hear that the server ends: many round trips in a data centre."""
 
 
 class StartError(Exception):
     """The server cannot start as it is configured.
 
     Attributes:
-        code: Exit code: 2 if the configuration makes no sense, 3 if a file is missing, 5 if the system refused.
+        code: Exit code: 2 for an invalid configuration, 3 for a missing file, 5 if the system refused.
     """
 
     def __init__(self, text: str, code: int = 2) -> None:
@@ -87,8 +87,8 @@ class Server:
     """A server: start it, stop it.
 
     Attributes:
-        addresses: Where it listens, with the real ports.
-        metrics_address: Where it serves metrics, or None.
+        addresses: Addresses it listens on, with the real ports.
+        metrics_address: Address it serves metrics on, or None.
         instance_id: 32 hex digits, new at each start.
     """
 
@@ -103,7 +103,7 @@ class Server:
         """Listen.
 
         Raises:
-            StartError: The options make no sense together, a file cannot be used, or an address cannot be had.
+            StartError: The options contradict each other, a file cannot be used, or an address cannot be bound.
         """
         options = self._options
         retention_ns = int(options.upload_retention_s * 1e9)
@@ -229,7 +229,7 @@ class Server:
 
 
 class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
-    """Asks for credentials first. Health, which may be asked by anybody, does not."""
+    """Reflection for callers with credentials. Health, which anybody may ask, is open."""
 
     def __init__(self, names: Iterable[str], authorizer: Authorizer) -> None:
         super().__init__(names)
@@ -308,7 +308,7 @@ async def _serve(options: Options, ready: Callable[[list[str]], None]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line of the server."""
+    """Run the server from its command line; return the exit code."""
     options = parse(arguments)
 
     def ready(addresses: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what: one authorizer for every door."""
+"""Who may do what: one authorizer for all transports."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class HasCredentials(Protocol):
 
 
 class Caller(NamedTuple):
-    """Somebody who was let in.
+    """A caller that was let in.
 
     Attributes:
-        owner: Whose uploads and limits these are.
+        owner: Name that its uploads and limits are counted under.
         read: Prefixes of the names that may be read.
         write: Prefixes of the names that may be put and deleted.
     """
@@ -59,7 +59,7 @@ class Caller(NamedTuple):
     write: tuple[str, ...]
 
     def may_read(self, name: str) -> bool:
-        """Whether a name is within the read prefixes."""
+        """Return True if a name is within the read prefixes."""
         return name.startswith(self.read)
 
     def require_read(self, name: str) -> None:
@@ -68,7 +68,7 @@ class Caller(NamedTuple):
             raise Refusal("PERMISSION_DENIED", f"{self.owner} may not read {name!r}")
 
     def require_pattern(self, pattern: str) -> None:
-        """Refuse a topic, or a prefix of topics and a final `*`, none of which may be read."""
+        """Refuse a topic, or a prefix and a final `*`, of which no topic may be read."""
         prefix = pattern.removesuffix("*")
         if prefix == pattern or not any(readable.startswith(prefix) for readable in self.read):
             self.require_read(prefix)
@@ -137,7 +137,7 @@ class Authorizer:
         return _ANYBODY if certified is None else _ANYBODY._replace(owner=f"certified {certified}")
 
     def identify(self, token: str | None, peer: str, certified: str | None) -> Caller:
-        """Who is calling.
+        """Return who is calling.
 
         Args:
             token: The bearer token, or None.

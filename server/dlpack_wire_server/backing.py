@@ -25,36 +25,36 @@ _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SE
 
 
 class Backing(Protocol):
-    """The bytes of one object: written while it is a draft, read once it is published.
+    """The bytes of one object: written while it is a draft, read once it is published. Memory is returned with it.
 
     Attributes:
-        size: Bytes that it takes.
+        size: Bytes charged for it.
     """
 
     size: int
 
     def write(self, position: int, data: Buffer) -> None:
-        """Put bytes at a position."""
+        """Write bytes at a position."""
 
     def seal(self, sums: Sequence[int]) -> None:
-        """Make it whole, given the sums of its payloads. No byte will change any more."""
+        """Write all but the payloads, given the sums of those. No byte changes afterwards."""
 
     def view(self) -> memoryview:
-        """All bytes, read-only; valid for as long as somebody holds the view."""
+        """Return all bytes, read-only; valid for as long as somebody holds the view."""
 
 
 class SmallBacking:
-    """Plain bytes: the payloads one after the other. Nobody needs the file of an object so small."""
+    """A bytearray with the payloads one after the other: for objects too small to be worth a descriptor."""
 
     size = 0
 
     def __init__(self, payload_bytes: int, overhead_bytes: int, budget: Budget) -> None:
-        """Take room, which is given back with this object.
+        """Reserve bytes, which are returned with this object.
 
         Args:
-            payload_bytes: How much will be written.
-            overhead_bytes: What else the object takes.
-            budget: Where it is taken from.
+            payload_bytes: Bytes that will be written.
+            overhead_bytes: Bytes that the object takes beyond its payloads.
+            budget: Budget to reserve them from.
         """
         budget.reserve(payload_bytes + overhead_bytes)
         self.size = payload_bytes + overhead_bytes
@@ -66,17 +66,19 @@ class SmallBacking:
             self._budget.release(self.size)
 
     def write(self, position: int, data: Buffer) -> None:
+        """Write payload bytes; positions count from the first payload."""
         self._bytes[position : position + len(data)] = data
 
     def seal(self, sums: Sequence[int]) -> None:
-        pass
+        """Do nothing: there is nothing beside the payloads."""
 
     def view(self) -> memoryview:
+        """Return the payloads."""
         return memoryview(self._bytes).toreadonly()
 
 
 class DescriptorBacking:
-    """A file without a name or with one, written by calls and read through a mapping that lasts while it is in use.
+    """A file, named or not: written by system calls, read through a mapping that lasts while it is in use.
 
     The mapping of a large one lasts as long as itself, so that its pages are looked up once. For small ones there may
     be too many for a process.
@@ -89,12 +91,12 @@ class DescriptorBacking:
     fd = -1
 
     def __init__(self, fd: int, size: int, image: FilePlan | None = None) -> None:
-        """A file that is there.
+        """Take over an open file.
 
         Args:
             fd: Its descriptor.
             size: Its size.
-            image: The plan of its bytes, if they are still to be written.
+            image: The plan of its bytes, if they are to be written.
         """
         self.fd = fd
         self.size = size
@@ -103,6 +105,7 @@ class DescriptorBacking:
         self._kept: mmap.mmap | None = None
 
     def write(self, position: int, data: Buffer) -> None:
+        """Write bytes at a position of the file."""
         left = memoryview(data)
         while len(left):
             # One call writes at most about 2 GiB, and less on a disk that fills up.
@@ -111,12 +114,14 @@ class DescriptorBacking:
             left = left[count:]
 
     def seal(self, sums: Sequence[int]) -> None:
+        """Write the records' heads, the index and the trailer."""
         assert self._image is not None
         for position, piece in self._image.pieces(sums):
             self.write(position, piece)
         self._image = None
 
     def view(self) -> memoryview:
+        """Return the mapped file; map it first if no mapping is in use."""
         mapped = self._mapped() if self._mapped is not None else None
         if mapped is None:
             mapped = mmap.mmap(self.fd, self.size, mmap.MAP_PRIVATE, mmap.PROT_READ)
@@ -131,10 +136,10 @@ class DescriptorBacking:
 
 
 class MemfdBacking(DescriptorBacking):
-    """A memfd."""
+    """A sealed memfd."""
 
     def __init__(self, image: FilePlan, budget: Budget) -> None:
-        """Take bytes, which are given back with this object."""
+        """Reserve bytes, which are returned with this object."""
         budget.reserve(image.size)
         self._budget = budget
         try:
@@ -152,20 +157,21 @@ class MemfdBacking(DescriptorBacking):
         super().__del__()
 
     def seal(self, sums: Sequence[int]) -> None:
+        """Write the rest of the file, and forbid every change."""
         super().seal(sums)
         fcntl.fcntl(self.fd, *_SEALS)
 
 
 class FileBacking(DescriptorBacking):
-    """A file that is removed with this object, unless it is kept."""
+    """A file in a folder, removed with this object unless it is kept."""
 
     def __init__(self, path: Path, image: FilePlan, budget: Budget) -> None:
-        """Make a file.
+        """Create the file.
 
         Args:
-            path: Where.
-            image: The plan of its bytes, whose number has been reserved.
-            budget: Where that is given back, unless it is kept.
+            path: Its path.
+            image: The plan of its bytes; their number has been reserved.
+            budget: Budget that they are returned to, unless the file is kept.
         """
         self._budget: Budget | None = None
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -175,17 +181,18 @@ class FileBacking(DescriptorBacking):
         os.ftruncate(self.fd, image.size)
 
     def seal(self, sums: Sequence[int]) -> None:
+        """Write the rest of the file, and wait until it is on disk."""
         super().seal(sums)
         os.fsync(self.fd)
 
-    def place(self, path: Path) -> None:
-        """Give the file its name, on disk too."""
+    def rename(self, path: Path) -> None:
+        """Rename the file, and wait until its new name is on disk."""
         os.rename(self._path, path)
         self._path = path
         sync_folder(str(path.parent))
 
     def keep(self) -> None:
-        """From now on it is removed by others."""
+        """Leave the file to the store, which removes it when it is replaced."""
         self._budget = None
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""A number of bytes that is given out and never exceeded."""
+"""A byte budget: reserve, release, never exceeded."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class Budget:
     """Bytes to be reserved and released.
 
     Attributes:
-        limit: How many there are.
+        limit: Most bytes that may be reserved at the same time.
     """
 
     def __init__(self, limit: int, used: int = 0, flag: str = "--max-store-bytes") -> None:
-        """Bytes of which some are given out already.
+        """Begin with some bytes reserved already.
 
         Args:
-            limit: How many there are.
-            used: How many are given out; may be over the limit.
-            flag: What sets the limit.
+            limit: Most bytes.
+            used: Bytes reserved already; may be over the limit.
+            flag: Flag that sets the limit, for the error.
         """
         self.limit = limit
         self._flag = flag
@@ -32,19 +32,19 @@ class Budget:
 
     @property
     def used(self) -> int:
-        """How many are given out."""
+        """Bytes reserved now."""
         with self._lock:
-            self._settle()
+            self._apply_releases()
             return self._used
 
     def reserve(self, size: int) -> None:
-        """Take bytes.
+        """Reserve bytes.
 
         Raises:
             Refusal: STORE_FULL: nothing stored is ever dropped to make room.
         """
         with self._lock:
-            self._settle()
+            self._apply_releases()
             used = self._used
             if used + size <= self.limit:
                 self._used = used + size
@@ -53,9 +53,9 @@ class Budget:
         raise Refusal("STORE_FULL", text)
 
     def release(self, size: int) -> None:
-        """Give bytes back. Takes no lock."""
+        """Return bytes. Takes no lock."""
         self._released.append(size)
 
-    def _settle(self) -> None:
+    def _apply_releases(self) -> None:
         while self._released:
             self._used -= self._released.popleft()

@@ -1,7 +1,7 @@
 """Stored objects in a folder: one immutable file per generation, and an index that says which ones count.
 
     DIR/lock                    held by the server that has the folder
-    DIR/index.sqlite            names, generations, uploads; what is not in it is not there
+    DIR/index.sqlite            names, generations, uploads; an object that is not in it does not exist
     DIR/objects/123.dlpw        the object of generation 123
     DIR/objects/ab12.draft      an object that is being put
 
@@ -69,11 +69,11 @@ class DirectoryStore:
     on_disk = True
 
     def __init__(self, path: str, limit_bytes: int, retention_ns: int, max_remembered: int = 100_000) -> None:
-        """Open a folder, making it if there is none, and remove what a killed server left behind.
+        """Open a folder, or create it, and remove the files that a killed server left unfinished.
 
         Args:
             path: The folder.
-            limit_bytes: Most bytes of all images; 0: what the disk has room for.
+            limit_bytes: Most bytes of all images; 0: whatever fits the disk.
             retention_ns: How long committed uploads are remembered.
             max_remembered: Most of them.
 
@@ -131,20 +131,22 @@ class DirectoryStore:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
+        """Create a `.draft` file for an object."""
         image, placed = plan_object(records, metadata)
         self.budget.reserve(image.size)
         try:
-            room = FileBacking(self._objects / f"{secrets.token_hex(8)}.draft", image, self.budget)
+            backing = FileBacking(self._objects / f"{secrets.token_hex(8)}.draft", image, self.budget)
         except BaseException:
             self.budget.release(image.size)
             raise
-        return Draft(placed, metadata.shown, room)
+        return Draft(placed, metadata.shown, backing)
 
     def publish(
         self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
     ) -> Commit:
-        room = draft.backing
-        assert isinstance(room, FileBacking)
+        """Rename the draft to its generation, commit it to the index, and remove the file it replaces."""
+        backing = draft.backing
+        assert isinstance(backing, FileBacking)
         records = draft.complete(sums)
         with self._lock:
             committed = self.committed(upload) if upload is not None else None
@@ -154,18 +156,18 @@ class DirectoryStore:
             check_generation(name, if_generation, present)
             generation = self._last = self._last + 1
             info = draft.info(name, generation)
-            room.place(self._file(generation))
+            backing.rename(self._file(generation))
             with self._transaction() as index:
                 replaced = self._forget(index, info.name.encode())
                 index.execute(
                     "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (info.name.encode(), *info[1:], room.size),
+                    (info.name.encode(), *info[1:], backing.size),
                 )
                 index.execute("UPDATE last SET generation = ?", (generation,))
                 if upload is not None:
                     self._remember(index, upload, generation)
-            room.keep()
-            self._hold(StoredObject(info, records, room))
+            backing.keep()
+            self._hold(StoredObject(info, records, backing))
         self._remove(present, replaced)
         return Commit(generation, False)
 
@@ -195,6 +197,7 @@ class DirectoryStore:
         )
 
     def delete(self, name: str, if_generation: int | None) -> int:
+        """Remove a name from the index, then its file."""
         with self._lock:
             present = self.generation(name)
             if not present:
@@ -206,7 +209,7 @@ class DirectoryStore:
         return present
 
     def _remove(self, generation: int, size: int) -> None:
-        """Remove a file that the index does not name any more. Who reads it keeps it open."""
+        """Remove a file that the index no longer names. Readers keep it open."""
         if size:
             with self._reading:
                 self._open.pop(generation, None)
@@ -217,14 +220,17 @@ class DirectoryStore:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def committed(self, upload: bytes) -> int | None:
+        """Return the generation that an upload got, from the index."""
         row = self._row("SELECT generation FROM uploads WHERE key = ?", upload)
         return int(row[0]) if row is not None else None
 
     def generation(self, name: str) -> int:
+        """Return the present generation of a name, from the index."""
         row = self._row("SELECT generation FROM objects WHERE name = ?", name.encode())
         return int(row[0]) if row is not None else 0
 
     def get(self, name: str, generation: int | None = None) -> StoredObject:
+        """Return the object of a name; open its file unless it is open already."""
         while True:
             row = self._row(f"SELECT {_INFO} FROM objects WHERE name = ?", name.encode())
             present = int(row[1]) if row is not None else 0
@@ -248,14 +254,14 @@ class DirectoryStore:
 
     def _load(self, info: ObjectSummary) -> StoredObject:
         fd = os.open(self._file(info.generation), os.O_RDONLY | os.O_CLOEXEC)
-        room = DescriptorBacking(fd, os.fstat(fd).st_size)
-        reader = FileReader(MemoryBytes(room.view()), str(self._file(info.generation)))
+        backing = DescriptorBacking(fd, os.fstat(fd).st_size)
+        reader = FileReader(MemoryBytes(backing.view()), str(self._file(info.generation)))
         records = []
         for ordinal in dict.fromkeys(ordinal for _, ordinal in reader.ordinals()):
             header, _, entry = reader.locate_entry(ordinal)
             names, _ = split_names(entry.names)
             records.append(StoredRecord(tuple(names), entry.names, header, entry.data_offset))
-        return StoredObject(info, records, room)
+        return StoredObject(info, records, backing)
 
     def _hold(self, stored: StoredObject) -> None:
         """Keep the objects read last open."""
@@ -266,16 +272,17 @@ class DirectoryStore:
                 self._open.popitem(last=False)
 
     def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
+        """Return the next objects in the order of their names, with metadata of 4 MiB at most."""
         found: list[ObjectSummary] = []
-        room = _PAGE_METADATA_BYTES
+        left_bytes = _PAGE_METADATA_BYTES
         begin = prefix.encode()
         query = f"SELECT {_INFO} FROM objects WHERE name > ? AND name >= ? ORDER BY name LIMIT ?"
         with self._reading:
             for row in self._reads.execute(query, (after.encode(), begin, count)):
-                if not row[0].startswith(begin) or room < 0:
+                if not row[0].startswith(begin) or left_bytes < 0:
                     break
                 found.append(ObjectSummary(row[0].decode(), *row[1:]))
-                room -= len(row[5])
+                left_bytes -= len(row[5])
         return found
 
     def _row(self, query: str, key: bytes) -> Any:
@@ -286,6 +293,7 @@ class DirectoryStore:
         return self._objects / f"{generation}.dlpw"
 
     def close(self) -> None:
+        """Close the index, and let another server have the folder."""
         self._index.close()
         self._reads.close()
         os.close(self._claim)

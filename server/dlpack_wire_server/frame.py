@@ -1,4 +1,4 @@
-"""One frame of a topic: coming in, and kept as the messages that will be sent, once for all who get it."""
+"""One frame of a topic: arriving, then kept as the messages that every subscriber is sent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dlpack_wire.service.messages import Chunk, chunk_parts
 from .budget import Budget
 
 OVERHEAD_BYTES = 1024
-"""What a frame takes beyond its payload, its metadata and its topic's name, about."""
+"""Bytes that a frame takes beyond its payload, metadata and topic, about: Python objects and message heads."""
 
 MERGED_BYTES = 256 << 10
-"""Smaller chunks are merged: each takes room of its own beyond its bytes."""
+"""Chunks below this size are merged: each would cost an object and a message of its own."""
 
 
 class KeptFrame:
@@ -33,7 +33,7 @@ class KeptFrame:
     def __init__(
         self, topic: str, sequence: int, serial: int, fields: bytes, chunks: Sequence[bytes], size: int, budget: Budget
     ) -> None:
-        """A frame for which `size` bytes of `space` are taken; they are given back with it."""
+        """Take over `size` reserved bytes of `budget`, which are returned with this object."""
         self.topic = topic
         self.sequence = sequence
         self.serial = serial
@@ -46,7 +46,7 @@ class KeptFrame:
         self._budget.release(self.size)
 
     def messages(self, dropped_count: int) -> Iterator[bytes]:
-        """The messages of Subscribe that bring it."""
+        """Yield the messages of Subscribe that carry it."""
         head = delivered(self._fields, dropped_count)
         chunks = iter(self._chunks)
         if self._chunks and len(head) + len(self._chunks[0]) <= MERGED_BYTES:
@@ -56,24 +56,22 @@ class KeptFrame:
 
 
 class Intake:
-    """A frame that is coming in. Room for its bytes is taken by whoever hands them over.
+    """A frame that is arriving. Its bytes must be reserved before they are handed over.
 
     Attributes:
         topic: Name of its topic.
         size: Bytes taken for it so far.
-        moved_s: When something of it came last, on the monotonic clock.
     """
 
     def __init__(self, head: FrameHead, metadata: bytes) -> None:
-        """The frame begins.
+        """Begin a frame.
 
         Args:
-            head: The frame; its metadata is not looked at.
+            head: The frame; its own `metadata` is ignored.
             metadata: Its metadata, serialized.
         """
         self.topic = head.topic
         self.size = 0
-        self.moved_s = time.monotonic()
         self._head = head._replace(metadata={})
         self._metadata = metadata
         self._arrival = frame_arrival(head, sums_required=True)
@@ -84,7 +82,7 @@ class Intake:
 
     @property
     def complete(self) -> bool:
-        """Whether all bytes have come."""
+        """True if all bytes have come."""
         return self._arrival.stage is Stage.COMPLETE
 
     def take(self, piece: Chunk) -> None:
@@ -94,7 +92,6 @@ class Intake:
             DecodeError: It is not the next one, or damaged.
         """
         self._arrival.chunk(piece)
-        self.moved_s = time.monotonic()
         if len(piece.data) >= MERGED_BYTES:
             self._merge()
             self._keep(piece)
@@ -116,7 +113,7 @@ class Intake:
         self._chunks.append(b"".join(chunk_parts(piece)))
 
     def finish(self, sequence: int, serial: int, budget: Budget) -> KeptFrame:
-        """The frame, whose numbers are known now. The bytes taken of `space` are the frame's from now on."""
+        """Return the kept frame, which takes over the bytes reserved of `budget`."""
         head = self._head
         self._arrival.end()
         header = head.header.with_checksum(self._arrival.sums[0])

@@ -1,4 +1,4 @@
-"""What is queued for one subscriber: which frames, how many, and what is dropped when it does not keep up."""
+"""The queue of one subscriber: frames, their bounds, and what is dropped when it does not keep up."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .frame import KeptFrame
 from .status import Refusal
 
 MAX_FRAME_BYTES = 256 << 20
-"""Most payload bytes of a frame."""
+"""Most payload bytes of a frame: an 8K image in float32 with four channels fits."""
 
 QUEUE_FRAMES, MAX_QUEUE_FRAMES = 64, 4096
-"""Frames queued for a subscriber that has no wish, and at most."""
+"""Default and maximum queue length, in frames."""
 
 QUEUE_BYTES, MAX_QUEUE_BYTES = 64 << 20, MAX_FRAME_BYTES
-"""Bytes queued for a subscriber that has no wish, and at most."""
+"""Default and maximum queue size, in bytes."""
 
 _PATIENCE_S = 2.0
-"""How long a subscriber that failed may take to read what is being sent, and then why it failed."""
+"""Seconds that a failed subscriber has to read the message being sent, and then the reason of its failure."""
 
 _LATEST = (pb.DELIVERY_POLICY_UNSPECIFIED, pb.DELIVERY_POLICY_LATEST)
 
 
 class Bounds(NamedTuple):
-    """What is queued for one subscriber at most. A single frame may be larger.
+    """The bounds of one queue. A single frame may be larger.
 
     Attributes:
         frame_count: Frames.
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
 
 
 def bounds(request: pb.SubscribeRequest) -> Bounds:
-    """The bounds in force for a wish. One frame of each topic is little enough to begin with."""
+    """Return the bounds in force for a request. LATEST keeps one frame a topic, so it may keep many topics."""
     usual = MAX_QUEUE_FRAMES if request.policy in _LATEST else QUEUE_FRAMES
     return Bounds(
         min(request.queue_frame_count or usual, MAX_QUEUE_FRAMES),
@@ -52,10 +52,10 @@ def bounds(request: pb.SubscribeRequest) -> Bounds:
 
 
 class Retained(Protocol):
-    """A topic, as far as its newest frame goes.
+    """A topic's newest frame.
 
     Attributes:
-        newest: That frame, if it is kept.
+        newest: The frame, or None if it was given up.
     """
 
     newest: KeptFrame | None
@@ -70,24 +70,24 @@ class FrameQueue:
         RELIABLE      frames in order            the subscription ends
 
     Attributes:
-        caller: Whose it is.
+        caller: Who subscribed.
         bounds: Of the queue.
         queued_bytes: Of the frames in it.
-        exact: Topics that are wanted.
-        prefixes: Prefixes of topics that are wanted.
-        writing_since_s: Since when the frame that is being sent has not moved, on the monotonic clock; or None.
+        exact: Topics subscribed to.
+        prefixes: Prefixes of topics subscribed to.
+        writing_since_s: Monotonic time since which the message being sent waits to be taken; None if none is.
     """
 
     def __init__(
         self, request: pb.SubscribeRequest, caller: Caller, end: Callable[[], object], dropped: Callable[[int], None]
     ) -> None:
-        """Nothing is queued.
+        """Begin with an empty queue.
 
         Args:
-            request: What is wanted.
-            caller: Who wants it.
-            end: Ends the call, also when it is stuck.
-            dropped: Told how many frames were dropped.
+            request: The subscription's request.
+            caller: Who subscribes.
+            end: Called to end the call, also when it is stuck.
+            dropped: Called with the number of frames that were dropped.
         """
         self.caller = caller
         self.bounds = bounds(request)
@@ -108,7 +108,7 @@ class FrameQueue:
         self._ready = asyncio.Event()
 
     def begin_with(self, retained: deque[Retained], last_serial: int) -> None:
-        """The newest frames of these topics are to be sent first.
+        """Send the newest frames of these topics first.
 
         Args:
             retained: The topics.
@@ -118,7 +118,7 @@ class FrameQueue:
         self._last_serial = last_serial
 
     def offer(self, frame: KeptFrame) -> None:
-        """A new frame of a topic that is wanted."""
+        """Queue a new frame."""
         if self._failure is not None:
             return
         key: object = frame.topic if self._latest else frame
@@ -157,7 +157,7 @@ class FrameQueue:
         self._tell_dropped(1)
 
     def shed(self) -> bool:
-        """Memory is short: give up the older half of what is queued. Returns whether that was anything."""
+        """Give up the older half of the queue, because memory is short; return True if there was any."""
         count = (len(self._queue) + 1) // 2
         if count and self._reliable:
             self.fail("SUBSCRIBER_TOO_SLOW", f"{len(self._queue)} frames are queued, and memory for frames is full")
@@ -168,16 +168,17 @@ class FrameQueue:
 
     @property
     def failed(self) -> bool:
-        """Whether no frame will be added any more."""
+        """True if no frame will be queued any more."""
         return self._failure is not None
 
     def fail(self, reason: str, text: str, at_once: bool = False) -> None:
-        """End it by a refusal, at once: what is queued is not sent any more.
+        """End the subscription with a refusal. Queued frames are not sent any more.
 
         Args:
-            reason, text: The refusal.
-            at_once: Whether to cut short what is being sent, which the refusal then cannot follow. Otherwise that is
-                done if it is not taken soon.
+            reason: Reason of the refusal.
+            text: Its text.
+            at_once: Cut short the message being sent, which the refusal then cannot follow. Otherwise that is done if
+                the message is not taken soon.
         """
         if self._failure is None:
             self._failure = reason, text
@@ -197,7 +198,7 @@ class FrameQueue:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """While a message is being sent, which may take as long as the subscriber likes."""
+        """Note the time at which the sending of a message begins and ends."""
         self.writing_since_s = time.monotonic()
         try:
             yield

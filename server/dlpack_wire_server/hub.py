@@ -1,4 +1,4 @@
-"""Topics: frames that come in are handed to everybody who subscribed, each at the pace that they can keep.
+"""Topics: hands each frame to every subscriber of its topic, at the pace that each can keep.
 
 Everything here happens in one event loop.
 """
@@ -22,16 +22,23 @@ from .frame_queue import MAX_FRAME_BYTES, FrameQueue, Retained
 from .status import Refusal
 
 MAX_PATTERNS = 1000
+"""Most patterns of a subscription: each costs a look-up in `publish`."""
+
 MAX_PATTERN_BYTES = 64 << 10
 """Most bytes of all patterns of a subscription, which are kept for as long as it lasts."""
 
 MAX_TOPICS = 1 << 16
+"""Most topics. One takes about 1 KiB without a frame."""
 
 STALL_S = 60.0
-"""How long a subscriber may leave a message, or a publisher a frame, unfinished."""
+"""Seconds that a subscriber may leave a message, or a publisher a frame, unfinished: a phone may lose its network for
+half a minute."""
 
 _SHORT_STALL_S = 1.0
-"""The same when memory is short."""
+"""The same when memory is short: what holds memory must then move."""
+
+_FULL_PAUSE_S = 0.02
+"""Seconds between looks for memory that somebody released: a frame of 6 MB takes about as long to send."""
 
 _CLOSED = "the server is shutting down"
 
@@ -58,12 +65,12 @@ class Hub:
         budget: Bytes of all frames that are kept: coming in, queued, being sent, and the newest of each topic.
         frame_count: Frames published so far.
         dropped_count: Frames dropped so far, for each subscriber that did not get one.
-        closed: Whether it takes and gives no more frames.
+        closed: True after `close`.
         subscriptions: All subscriptions.
     """
 
     def __init__(self, limit_bytes: int, max_subscribers: int, max_topics: int = MAX_TOPICS) -> None:
-        """No topics.
+        """Begin without topics.
 
         Args:
             limit_bytes: Most bytes of all frames that are kept.
@@ -86,7 +93,7 @@ class Hub:
 
     @property
     def topic_count(self) -> int:
-        """Topics there are."""
+        """Number of topics."""
         return len(self._topics)
 
     def require_open(self) -> None:
@@ -100,13 +107,13 @@ class Hub:
         for subscription in list(self.subscriptions):
             self.end(subscription, "SHUTTING_DOWN", _CLOSED)
 
-    # --- room ---------------------------------------------------------------------------------------------------------
+    # --- memory -------------------------------------------------------------------------------------------------------
 
     async def reserve(self, intake: Intake, size: int, owner: str) -> None:
-        """Take bytes for a frame that is coming in.
+        """Reserve bytes for a frame that is arriving.
 
-        Those who are behind first give up what they have not got, then topics the frames that are kept for later
-        subscribers, then those lose their subscription who do not even take what is being sent to them.
+        Frees memory in this order: (1) the retained frame of the same topic; (2) frames queued for subscribers that are
+        behind; (3) other retained frames; (4) subscriptions whose client has stopped reading.
 
         Raises:
             Refusal: STORE_FULL, or TOO_MANY_REQUESTS if a caller's unfinished frames take more than half of the space.
@@ -117,31 +124,30 @@ class Hub:
                 f"unfinished frames of {owner} would take {incoming} bytes of {self.budget.limit} (--max-topic-bytes)"
             )
             raise Refusal("TOO_MANY_REQUESTS", text)
-        patience_s = time.monotonic() + 1.5 * _SHORT_STALL_S
-        while not self._reserved(size):
-            if self._make_room(intake.topic):
+        deadline_s = time.monotonic() + 1.5 * _SHORT_STALL_S
+        while True:
+            try:
+                self.budget.reserve(size)
+                break
+            except Refusal as refusal:
+                full = refusal
+            if self._free_memory(intake.topic):
                 continue
             self.end_stalled(_SHORT_STALL_S)
-            if time.monotonic() > patience_s:
-                self.budget.reserve(size)  # says how much there is
-            await asyncio.sleep(0.02)
+            if time.monotonic() > deadline_s:
+                raise full
+            await asyncio.sleep(_FULL_PAUSE_S)
         intake.size += size
         self._incoming[owner] += size
 
-    def _reserved(self, size: int) -> bool:
-        try:
-            self.budget.reserve(size)
-        except Refusal:
-            return False
-        return True
-
-    def _make_room(self, name: str) -> bool:
-        """Give up some frames; returns whether there were any to give up."""
+    def _free_memory(self, name: str) -> bool:
+        """Give up some frames; return True if there were any."""
         topic = self._topics.get(name)
         if topic is not None and topic.newest is not None:
             topic.newest = None
             return True
-        if sum([self._shed(subscription) for subscription in list(self.subscriptions)]):
+        shed = [self._shed(subscription) for subscription in list(self.subscriptions)]  # all of them, not the first
+        if any(shed):
             return True
         for topic in self._topics.values():
             if topic.newest is not None:
@@ -156,7 +162,7 @@ class Hub:
         return shed
 
     def end_stalled(self, seconds: float) -> None:
-        """End subscriptions that have not taken a message for so long."""
+        """End subscriptions that have not taken a message for so many seconds."""
         late = time.monotonic() - seconds
         for subscription in list(self.subscriptions):
             if subscription.writing_since_s is not None and subscription.writing_since_s < late:
@@ -166,19 +172,19 @@ class Hub:
     # --- publishers ---------------------------------------------------------------------------------------------------
 
     def intake(self, head: FrameHead, metadata: bytes) -> Intake:
-        """A frame begins to come in. Room for it has to be reserved; `drop` gives it back if it does not become whole.
+        """Begin to take a frame in. Its bytes have to be reserved; `drop` returns them if it does not become whole.
 
         Args:
-            head: The frame; its metadata is not looked at.
+            head: The frame; its own `metadata` is ignored.
             metadata: Its metadata, serialized.
 
         Raises:
-            DecodeError: The topic cannot be told from a pattern.
+            DecodeError: The topic contains `*`, as only patterns may.
             Refusal: SHUTTING_DOWN, OBJECT_TOO_LARGE, or TOO_MANY_REQUESTS for one topic too many.
         """
         self.require_open()
         if "*" in head.topic:
-            raise DecodeError(f"topic {head.topic[:64]!r} has a `*`, as only patterns do", field="name")
+            raise DecodeError(f"topic {head.topic[:64]!r} contains `*`, which only patterns may", field="name")
         limit = max(0, min(MAX_FRAME_BYTES, self.budget.limit - overhead(head.topic, metadata)))
         if head.header.payload_bytes > limit:
             size = head.header.payload_bytes
@@ -202,7 +208,7 @@ class Hub:
         )
 
     def drop(self, intake: Intake, owner: str) -> None:
-        """A frame does not become whole."""
+        """Return the bytes of a frame that does not become whole."""
         self.budget.release(intake.size)
         self._no_longer_incoming(intake.size, owner)
         intake.size = 0
@@ -213,7 +219,7 @@ class Hub:
             del self._incoming[owner]
 
     def publish(self, intake: Intake, owner: str) -> tuple[int, int]:
-        """Hand a frame that is whole to its subscribers. Returns its sequence and their number."""
+        """Hand a whole frame to its subscribers; return its sequence and their number."""
         size = intake.size
         topic = self._topics.get(intake.topic)
         sequence = (topic.sequence if topic is not None else self._forgotten_sequence) + 1
@@ -233,7 +239,7 @@ class Hub:
         return sequence, count
 
     def _wanting(self, name: str) -> Iterator[FrameQueue]:
-        """Those who get the frames of a topic, each once."""
+        """Return the subscriptions that get the frames of a topic, each once."""
         found: dict[FrameQueue, None] = dict(self._by_topic.get(name, ()))
         for size in self._prefix_sizes:
             if size <= len(name):
@@ -243,21 +249,22 @@ class Hub:
     # --- subscribers --------------------------------------------------------------------------------------------------
 
     def subscribe(self, request: pb.SubscribeRequest, caller: Caller, end: Callable[[], object]) -> FrameQueue:
-        """Begin to queue frames; `unsubscribe` ends that.
+        """Begin to queue frames for a subscriber; `unsubscribe` ends that.
 
         Args:
-            request: What is wanted.
-            caller: Who wants it. Of a prefix's topics it gets those that it may read.
-            end: Ends the call, also when it is stuck.
+            request: The request.
+            caller: Who subscribes. Of a prefix's topics it gets those that it may read.
+            end: Called to end the call, also when it is stuck.
 
         Raises:
-            EncodeError, DecodeError: A pattern or the policy is none.
+            EncodeError: A pattern is malformed.
+            DecodeError: The patterns are too many, or the policy is unknown.
             Refusal: SHUTTING_DOWN, TOO_MANY_SUBSCRIBERS, or PERMISSION_DENIED for a topic named in full.
         """
         self.require_open()
         _check_patterns(request.patterns, caller)
         if request.policy not in pb.DeliveryPolicy.values():
-            raise DecodeError(f"{request.policy} is no delivery policy", field="policy")
+            raise DecodeError(f"{request.policy} is an unknown delivery policy", field="policy")
         if len(self.subscriptions) >= self._max_subscribers:
             text = f"{len(self.subscriptions)} subscriptions (--max-subscribers) are open"
             raise Refusal("TOO_MANY_SUBSCRIBERS", text)
@@ -289,13 +296,13 @@ class Hub:
         self.unsubscribe(subscription)
 
     def unsubscribe(self, subscription: FrameQueue) -> None:
-        """Queue nothing any more."""
+        """Stop queueing frames."""
         if subscription in self.subscriptions:
             del self.subscriptions[subscription]
             self._no_longer_wanting(subscription)
 
     def _no_longer_wanting(self, subscription: FrameQueue) -> None:
-        """New frames are none of its business any more."""
+        """Stop delivering new frames to it."""
         for topic in subscription.exact:
             _remove(self._by_topic, topic, subscription)
         for prefix in subscription.prefixes:
@@ -307,7 +314,7 @@ class Hub:
 
 
 def overhead(topic: str, metadata: bytes) -> int:
-    """What a frame takes beyond its payload, about."""
+    """Return the bytes that a frame takes beyond its payload, about."""
     return OVERHEAD_BYTES + len(topic) + len(metadata)
 
 
@@ -326,5 +333,5 @@ def _check_patterns(patterns: Sequence[str], caller: Caller) -> None:
         raise LimitError(text, declared=size, limit=MAX_PATTERN_BYTES, field="patterns")
     for pattern in patterns:
         if "*" in pattern[:-1]:
-            raise DecodeError(f"pattern {pattern[:64]!r} has a `*` that is not its end", field="patterns")
+            raise DecodeError(f"pattern {pattern[:64]!r} contains `*` before its end", field="patterns")
         caller.require_pattern(pattern)

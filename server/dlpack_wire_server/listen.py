@@ -1,4 +1,4 @@
-"""Addresses to listen on: which are private to this machine, and which can be had."""
+"""Addresses to listen on: splitting, checking and claiming them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class AddressError(Exception):
 
 
 class NoAddressError(AddressError):
-    """It makes no sense as an address, or not with the other options."""
+    """The address is malformed, or contradicts the other options."""
 
 
 def split(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; IPv6 hosts stand in brackets.
+    """Split `host:port` into host and port; IPv6 hosts stand in brackets.
 
     Raises:
-        AddressError: It is no such address.
+        AddressError: The address has another form.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
@@ -35,7 +35,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def is_private(address: str) -> bool:
-    """Whether no other machine can reach an address."""
+    """Return True if no other machine can reach an address."""
     if address.startswith(UNIX):
         return True
     host, _ = split(address)
@@ -72,7 +72,7 @@ def claim_unix(path: str) -> Iterator[None]:
     The right is a lock on a file beside the socket; it ends with the process that holds it.
 
     Raises:
-        AddressError: Another server has it, or something else lies there.
+        AddressError: Another server has the path, or it is not a socket.
     """
     try:
         lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -98,7 +98,7 @@ def _remove_dead(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise AddressError(f"cannot listen on {path}: there is something that is no socket")
+        raise AddressError(f"cannot listen on {path}: it exists and is not a socket")
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1)
         try:

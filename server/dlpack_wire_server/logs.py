@@ -10,6 +10,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return a record as a line of JSON."""
         entry: dict[str, object] = {
             "time_ns": int(record.created * 1e9),
             "level": record.levelname,

@@ -38,7 +38,7 @@ class MemoryStore:
     on_disk = False
 
     def __init__(self, limit_bytes: int, retention_ns: int, max_remembered: int = 100_000) -> None:
-        """An empty store.
+        """Begin with an empty store.
 
         Args:
             limit_bytes: Most bytes of all images, drafts and replaced objects still being read included.
@@ -56,6 +56,7 @@ class MemoryStore:
         self._uploads: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
+        """Reserve memory for an object: a bytearray for small payloads, else a memfd."""
         size = sum(record.header.payload_bytes for record in records)
         if size >= SMALL_BYTES:
             image, placed = plan_object(records, metadata)
@@ -72,6 +73,7 @@ class MemoryStore:
     def publish(
         self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
     ) -> Commit:
+        """Make a draft the value of a name; the replaced object lives on while it is read."""
         records = draft.complete(sums)
         with self._lock:
             if upload is not None and upload in self._uploads:
@@ -94,11 +96,13 @@ class MemoryStore:
             self._uploads.popitem(last=False)
 
     def committed(self, upload: bytes) -> int | None:
+        """Return the generation that an upload got, while it is remembered."""
         with self._lock:
             found = self._uploads.get(upload)
         return found[0] if found is not None else None
 
     def get(self, name: str, generation: int | None = None) -> StoredObject:
+        """Return the object of a name, or an earlier one that is still being read."""
         with self._lock:
             present = self._objects.get(name)
             if generation is None:
@@ -112,11 +116,13 @@ class MemoryStore:
         return past
 
     def generation(self, name: str) -> int:
+        """Return the present generation of a name."""
         with self._lock:
             present = self._objects.get(name)
         return present.info.generation if present is not None else 0
 
     def delete(self, name: str, if_generation: int | None) -> int:
+        """Remove a name; its object lives on while it is read."""
         with self._lock:
             present = self._objects.get(name)
             if present is None:
@@ -127,6 +133,7 @@ class MemoryStore:
             return present.info.generation
 
     def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
+        """Return the next objects in the order of their names."""
         found = []
         with self._lock:
             at = bisect_left(self._names, max(prefix, after))
@@ -139,4 +146,4 @@ class MemoryStore:
         return found
 
     def close(self) -> None:
-        pass
+        """Do nothing: memory goes with the process."""

@@ -15,7 +15,7 @@ _PREFIX = "dlpack_wire_"
 
 
 class Metrics(Collector):
-    """What one server counts, in its event loop: plain numbers, since the library's take a lock each.
+    """The counters of one server, kept in its event loop as plain numbers: the library's take a lock each.
 
     Attributes:
         received_bytes: Payload bytes that came in.
@@ -38,12 +38,12 @@ class Metrics(Collector):
         self.count("sent_bytes", "Bytes of the messages that hand out payloads.", lambda: self.sent_bytes)
 
     def begin(self, method: str) -> float:
-        """A call begins; what is returned is for `end`."""
+        """Note the begin of a call; return its time, for `end`."""
         self._running[method] += 1
         return time.perf_counter()
 
     def end(self, method: str, begun: float, code: str) -> None:
-        """It ended with that status."""
+        """Note the end of a call and its status."""
         self._running[method] -= 1
         self._ended[method, code] += 1
         seconds = self._seconds_of.get(method)
@@ -52,7 +52,7 @@ class Metrics(Collector):
         seconds.observe(time.perf_counter() - begun)
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Show a number that somebody else keeps."""
+        """Show a number that another object keeps."""
         self._watched.append((GaugeMetricFamily, name, text, read))
 
     def count(self, name: str, text: str, read: Callable[[], float]) -> None:
@@ -60,7 +60,7 @@ class Metrics(Collector):
         self._watched.append((CounterMetricFamily, name, text, read))
 
     def collect(self) -> Iterator[Metric]:
-        """All numbers as they are now; asked for by the library, in a thread of its own."""
+        """Yield all numbers as they are now; called by the library in a thread of its own."""
         running = GaugeMetricFamily(f"{_PREFIX}running_calls", "Calls that are running.", labels=["method"])
         for method, count in list(self._running.items()):
             running.add_metric([method], count)
@@ -75,10 +75,10 @@ class Metrics(Collector):
             yield family(f"{_PREFIX}{name}", text, value=read())
 
     def serve(self, host: str, port: int) -> tuple[int, Callable[[], None]]:
-        """Serve all numbers over HTTP at `/metrics`; returns the port and what ends it.
+        """Serve all numbers over HTTP at `/metrics`; return the port and a function that ends it.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address cannot be bound.
         """
         server, thread = start_http_server(port, host, self._registry)
 

@@ -44,7 +44,7 @@ class StoredRecord(NamedTuple):
         names: Its name and aliases.
         block: The same and its metadata, serialized.
         header: Its header, with the payload's checksum.
-        data_offset: Position of its payload in its room.
+        data_offset: Position of its payload in the backing.
     """
 
     names: tuple[str, ...]
@@ -54,17 +54,17 @@ class StoredRecord(NamedTuple):
 
 
 class StoredObject:
-    """One generation of a name's value. Whoever holds it may read it, whatever happens to the name meanwhile.
+    """One generation of a name's value. It can be read while it is held, whatever happens to the name.
 
     Attributes:
-        info: What lists show.
+        info: Its summary.
         records: The tensors.
     """
 
-    def __init__(self, info: ObjectSummary, records: Sequence[StoredRecord], room: Backing) -> None:
+    def __init__(self, info: ObjectSummary, records: Sequence[StoredRecord], backing: Backing) -> None:
         self.info = info
         self.records = records
-        self._backing = room
+        self._backing = backing
 
     @cached_property
     def by_name(self) -> dict[str, StoredRecord]:
@@ -72,7 +72,7 @@ class StoredObject:
         return {name: record for record in self.records for name in record.names}
 
     def payload(self, record: StoredRecord) -> memoryview:
-        """A tensor's payload where it lies, read-only."""
+        """Return a tensor's payload where it lies, read-only."""
         return self._backing.view()[record.data_offset : record.data_offset + record.header.payload_bytes]
 
 
@@ -89,7 +89,7 @@ class Serialized(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """An object being put: room that is its own, and nobody else sees.
+    """An object being put, which nobody else sees.
 
     Attributes:
         records: Its tensors, without checksums.
@@ -114,17 +114,17 @@ class Draft(NamedTuple):
         ]
 
     def info(self, name: str, generation: int) -> ObjectSummary:
-        """What lists will show, published now."""
+        """Return the summary of an object published now."""
         payload_bytes = sum(record.header.payload_bytes for record in self.records)
         return ObjectSummary(name, generation, len(self.records), payload_bytes, time.time_ns(), self.metadata)
 
 
 class Commit(NamedTuple):
-    """What came of a put.
+    """The result of a put.
 
     Attributes:
         generation: The generation it got.
-        repeated: Whether the same upload had been committed before, and nothing was done now.
+        repeated: True if the same upload had been committed before, and nothing was done now.
     """
 
     generation: int
@@ -132,18 +132,18 @@ class Commit(NamedTuple):
 
 
 class Store(Protocol):
-    """Where objects are kept. Methods may block and may be called from any thread.
+    """A store of objects. Methods may block and may be called from any thread.
 
     Attributes:
-        on_disk: Whether methods wait for a disk.
-        budget: How much is in use.
+        on_disk: True if methods wait for a disk.
+        budget: Bytes in use, and their limit.
     """
 
     on_disk: bool
     budget: Budget
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
-        """Reserve room for an object; given back when the draft is dropped.
+        """Reserve memory or a file for an object; returned when the draft is dropped.
 
         Args:
             records: Its tensors.
@@ -170,17 +170,17 @@ class Store(Protocol):
         """
 
     def committed(self, upload: bytes) -> int | None:
-        """The generation that an upload got, as far as it is remembered."""
+        """Return the generation that an upload got, or None if it is not remembered."""
 
     def get(self, name: str, generation: int | None = None) -> StoredObject:
-        """The object of a name.
+        """Return the object of a name.
 
         Raises:
             Refusal: OBJECT_NOT_FOUND, or GENERATION_MISMATCH if that generation is gone.
         """
 
     def generation(self, name: str) -> int:
-        """The present generation of a name; 0 if there is none."""
+        """Return the present generation of a name; 0 if there is none."""
 
     def delete(self, name: str, if_generation: int | None) -> int:
         """Remove a name, and return the generation that it had.
@@ -190,10 +190,10 @@ class Store(Protocol):
         """
 
     def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
-        """The next objects in the order of their names, at most `count` but at least one if there is one."""
+        """Return the next objects in the order of their names: at most `count`, at least one if there is one."""
 
     def close(self) -> None:
-        """Let go of everything that outlives the process."""
+        """Release what outlives the process."""
 
 
 def check_generation(name: str, wanted: int | None, present: int) -> None:
@@ -204,12 +204,12 @@ def check_generation(name: str, wanted: int | None, present: int) -> None:
 
 
 def not_found(name: str) -> Refusal:
-    """The refusal for a name that nothing is stored under."""
+    """Return the refusal for a name that has no object."""
     return Refusal("OBJECT_NOT_FOUND", f"no object is called {name!r}")
 
 
 def plan_object(records: Sequence[Record], metadata: Serialized) -> tuple[FilePlan, list[StoredRecord]]:
-    """The plan of a tensor file, and the places of the tensors in it."""
+    """Plan the tensor file of an object; return the plan and the tensors with their positions."""
     blocks = [record.block for record in records]
     image = FilePlan([(block, record.header) for block, record in zip(blocks, records, strict=True)], metadata.stored)
     return image, [

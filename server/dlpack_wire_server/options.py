@@ -29,10 +29,10 @@ class Options(NamedTuple):
 
     Attributes:
         listen: Addresses: `host:port` (port 0: any free one) or `unix:/path`.
-        dir: Where objects are kept; None: in memory.
+        dir: Folder in which objects are kept; None: in memory.
         max_store_bytes: Most bytes of all objects; 0: half of the machine's memory, or no limit in a directory.
-        max_object_bytes: Most payload bytes of one object; 0: what the store has room for.
-        max_unfinished_bytes: Most bytes that one caller's unfinished uploads may take; 0: what the store has room for.
+        max_object_bytes: Most payload bytes of one object; 0: whatever fits the store.
+        max_unfinished_bytes: Most bytes that one caller's unfinished uploads may take; 0: whatever fits the store.
         max_topic_bytes: Most bytes of all frames of topics that are kept; 0: a quarter of the machine's memory.
         max_subscribers: Most subscriptions.
         upload_retention_s: How long an interrupted upload is kept, and a finished one remembered.
@@ -41,7 +41,7 @@ class Options(NamedTuple):
         tls_cert: PEM file of the server's certificate chain.
         tls_key: PEM file of its private key.
         tls_client_ca: PEM file of the authorities whose clients are let in; None: no client certificate is asked for.
-        insecure: Whether other machines may be listened to in plain text.
+        insecure: True to let other machines connect in plain text.
         metrics_listen: `host:port` for Prometheus; None: no metrics are served.
         log_format: "text" or "json".
         log_level: The least level that is logged.
@@ -81,8 +81,8 @@ def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = 
     add("listen", str, f"host:port or unix:/path, several times if wanted [{DEFAULT_LISTEN}]", action=_Listen)
     add("dir", str, "keep objects in this folder [in memory]")
     add("max-store-bytes", size, "most bytes of all objects, such as 8GiB [half of the memory; no limit with --dir]")
-    add("max-object-bytes", size, "most payload bytes of one object [what the store has room for]")
-    add("max-unfinished-bytes", size, "most bytes of one caller's unfinished uploads [what the store has room for]")
+    add("max-object-bytes", size, "most payload bytes of one object [whatever fits the store]")
+    add("max-unfinished-bytes", size, "most bytes of one caller's unfinished uploads [whatever fits the store]")
     add("max-topic-bytes", size, "most bytes of all frames that are kept for subscribers [a quarter of the memory]")
     add("max-subscribers", int, "most subscriptions at the same time [10000]")
     add("upload-retention-s", seconds, "how long an interrupted upload can be resumed [600]")
@@ -109,12 +109,12 @@ class _Listen(argparse.Action):
 
 
 def from_flags(namespace: argparse.Namespace) -> Options:
-    """The options out of parsed flags."""
+    """Return the options in parsed flags."""
     return Options(**{name: getattr(namespace, name) for name in Options._fields})
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """The options out of a command line."""
+    """Parse a command line."""
     parser = argparse.ArgumentParser(
         "dlpack-wire serve",
         description="Serve tensors over gRPC.",
@@ -139,19 +139,19 @@ _UNITS = {
 
 
 def seconds(text: str) -> float:
-    """A time that is not negative."""
+    """Parse a time that is not negative."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return value
 
 
 def size(text: str) -> int:
-    """Bytes of a size such as `4096`, `500MB` or `8GiB`."""
+    """Parse a size such as `4096`, `500MB` or `8GiB`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
     if match is None or match[2] not in _UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 4096, 500MB or 8GiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 4096, 500MB or 8GiB")
     return int(float(match[1]) * _UNITS[match[2]])

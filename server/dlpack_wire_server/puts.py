@@ -44,7 +44,7 @@ class ObjectLimits(NamedTuple):
     """Sizes of objects that a put may have.
 
     Attributes:
-        payload_bytes: Most payload bytes of one object; 0: whatever the store has room for.
+        payload_bytes: Most payload bytes of one object; 0: whatever fits the store.
         tensor_count: Most tensors of one object.
         header_bytes: Most bytes of all headers, names and metadata of one object.
     """
@@ -166,7 +166,7 @@ class Puts:
         return parse(pb.PutRequest, raw, self._limits.tensor_count)
 
     def _committed(self, caller: Caller, name: str, key: bytes | None) -> Commit | None:
-        """What a put may know at once: that the caller may not, or that the same upload was done before."""
+        """Check write permission; return the commit of an upload id that was committed before, or None."""
         if name:
             caller.require_write(name)
         generation = self._store.committed(key) if key is not None else None
@@ -255,7 +255,7 @@ class Puts:
 
 
 def _upload_key(caller: Caller, upload_id: bytes) -> bytes | None:
-    """The key of one caller's upload: ids of different callers are different."""
+    """Return the key of one caller's upload: ids of different callers are different."""
     if not upload_id:
         return None
     if len(upload_id) != _UPLOAD_ID_BYTES:

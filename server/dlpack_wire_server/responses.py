@@ -28,7 +28,7 @@ PAGE_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
 
 
 def object_field(number: int, info: ObjectSummary) -> bytes:
-    """An `ObjectInfo` as the field of that number."""
+    """Return an `ObjectInfo` as the field of that number."""
     message = pb.ObjectInfo(
         name=info.name,
         generation=info.generation,
@@ -40,7 +40,7 @@ def object_field(number: int, info: ObjectSummary) -> bytes:
 
 
 def select(stored: StoredObject, names: Sequence[str]) -> Sequence[StoredRecord]:
-    """The tensors asked for, in that order; all of them if none is named."""
+    """Return the tensors asked for, in that order; all of them if none is named."""
     if not names:
         return stored.records
     try:
@@ -66,30 +66,30 @@ def _stored_pieces(
 
 
 def fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> bytes:
-    """The message of a Fetch: all headers, and as many payload bytes as may travel in one message.
+    """Return the message of a Fetch: all headers, and as many payload bytes as fit one message.
 
     Raises:
         Refusal: HEADERS_TOO_LARGE.
     """
     parts: list[Buffer] = [object_field(1, stored.info)]
-    room = MAX_MESSAGE_BYTES - INLINE_BYTES - (64 << 10) - len(parts[0])
+    left_bytes = MAX_MESSAGE_BYTES - INLINE_BYTES - (64 << 10) - len(parts[0])
     for record in records:
         head = record_parts(2, record.block, record.header)
-        room -= len(head[0])
-        if room < 0:
+        left_bytes -= len(head[0])
+        if left_bytes < 0:
             raise Refusal("HEADERS_TOO_LARGE", "the headers alone do not fit one message: use Get or Stat")
         parts += head
     chunks: list[Buffer] = []
-    left, complete = INLINE_BYTES, True
+    inline_bytes, complete = INLINE_BYTES, True
     for index, record in enumerate(records):
         payload = stored.payload(record)
-        data = payload[:left]
-        if data and room >= 64:
+        data = payload[:inline_bytes]
+        if data and left_bytes >= 64:
             head = chunk_parts(Chunk(index, 0, xxh3(data), data))
-            room -= len(head[0])
-            left -= len(data)
+            left_bytes -= len(head[0])
+            inline_bytes -= len(data)
             chunks += head
-        if len(data) < len(payload) or room < 64:
+        if len(data) < len(payload) or left_bytes < 64:
             complete = False
             break
     return b"".join([*parts, pb.FetchResponse(complete=complete).SerializeToString(), *chunks])
@@ -98,11 +98,11 @@ def fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> byt
 def get_messages(
     stored: StoredObject, records: Sequence[StoredRecord], request: pb.GetRequest, size: int
 ) -> Iterator[bytes]:
-    """The messages of a Get.
+    """Yield the messages of a Get.
 
     Raises:
-        DecodeError: Selections do not go with the rest of the request.
-        Refusal: OUT_OF_RANGE, or INVALID_REQUEST for selections that the tensor has no place for.
+        DecodeError: Selections contradict the rest of the request.
+        Refusal: OUT_OF_RANGE, or INVALID_REQUEST for selections that do not fit the tensor.
     """
     index, begin = request.start_tensor_index, request.start_offset
     if request.selections:
@@ -132,18 +132,18 @@ def get_messages(
 
 
 def stat_response(stored: StoredObject, request: pb.StatRequest) -> bytes:
-    """The message of a Stat: a page of headers."""
+    """Return the message of a Stat: a page of headers."""
     first = request.first_record
     last = len(stored.records)
     if request.max_record_count:
         last = min(last, first + request.max_record_count)
     parts: list[Buffer] = [object_field(1, stored.info)]
-    room = PAGE_BYTES - len(parts[0])
+    left_bytes = PAGE_BYTES - len(parts[0])
     for at in range(first, last):
         record = stored.records[at]
         head = record_parts(2, record.block, record.header)
-        room -= len(head[0])
-        if room < 0 and at > first:
+        left_bytes -= len(head[0])
+        if left_bytes < 0 and at > first:
             last = at
             break
         parts += head

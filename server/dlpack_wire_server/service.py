@@ -149,7 +149,7 @@ class TensorService:
         if request.page_token and not request.page_token.startswith(request.prefix):
             raise DecodeError("not one that this list gave out", field="page_token")
         left = request.page_size or 100
-        after, room = request.page_token, PAGE_BYTES
+        after, left_bytes = request.page_token, PAGE_BYTES
         parts: list[bytes] = []
         while True:
             found = await self._calls.run(True, self._store.list, request.prefix, after, 100)
@@ -158,8 +158,8 @@ class TensorService:
             for info in found:
                 if caller.may_read(info.name):
                     entry = object_field(1, info)
-                    room -= len(entry)
-                    if not left or (room < 0 and parts):
+                    left_bytes -= len(entry)
+                    if not left or (left_bytes < 0 and parts):
                         return b"".join(parts) + pb.ListResponse(next_page_token=after).SerializeToString()
                     parts.append(entry)
                     left -= 1

@@ -14,7 +14,7 @@ from .status import Refusal
 
 
 def part(header: Header, payload: memoryview, selections: Sequence[pb.AxisSelection]) -> tuple[Header, Source]:
-    """The selected part of a tensor, compact and row-major: its header, without a checksum, and its bytes.
+    """Select a part of a tensor; return its header without a checksum, and its bytes, compact and row-major.
 
     Raises:
         Refusal: INVALID_REQUEST, or OUT_OF_RANGE.

@@ -1,4 +1,4 @@
-"""The one table from what went wrong to what a caller is told: gRPC status, machine-readable reason, safe text."""
+"""The one table from exceptions to what a caller is told: gRPC status, machine-readable reason, safe text."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Refusal(Exception):
 
 
 class Status(NamedTuple):
-    """How a call ends.
+    """The status of a call that failed.
 
     Attributes:
         code: gRPC's status code.
@@ -77,7 +77,7 @@ class Status(NamedTuple):
 
 
 def status_of(error: BaseException) -> Status:
-    """How a call ends that met this error. What is none of the caller's business becomes INTERNAL, without details."""
+    """Map an exception to a status. Unexpected exceptions become INTERNAL with no details."""
     if isinstance(error, Refusal):
         reason, text = error.reason, str(error)
     elif isinstance(error, ChecksumError):
@@ -93,7 +93,7 @@ def status_of(error: BaseException) -> Status:
 
 
 def cut(text: str) -> str:
-    """The text in at most MAX_TEXT_BYTES of UTF-8, cut between characters."""
+    """Cut a text to at most MAX_TEXT_BYTES of UTF-8, between characters."""
     encoded = text.encode("utf-8", "backslashreplace")
     if len(encoded) <= MAX_TEXT_BYTES:
         return encoded.decode()

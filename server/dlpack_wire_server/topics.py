@@ -84,7 +84,7 @@ class Topics:
                 self._hub.drop(intake, owner)
 
     async def _read(self, call: Call, seconds: float | None) -> bytes | None:
-        """The next message of a publisher, which is waited for until `drain`."""
+        """Wait for the next message of a publisher, at most until `drain`."""
         self._hub.require_open()
         task = asyncio.current_task()
         assert task is not None
@@ -145,7 +145,7 @@ class Topics:
 
 
 def _parse_publish(raw: bytes) -> tuple[FrameHead | None, bytes, Chunk | None]:
-    """A message of Publish: the frame, its metadata serialized, and the chunk."""
+    """Parse a message of Publish; return the frame, its metadata serialized, and the chunk."""
     _, head, chunk = parse_frame(pb.PublishRequest, raw)
     if head is None:
         return None, b"", chunk

@@ -19,15 +19,15 @@ class UnfinishedPut:
 
     Attributes:
         key: Owner and id, or None if it cannot be resumed.
-        owner: Who sends it.
+        owner: The caller that sends it.
         name: Name of the object.
         if_generation: Precondition on the name's generation.
         metadata: The object's metadata.
-        arrival: What has come.
-        draft: Where it goes, once all headers have come.
-        busy: Whether a call is receiving it.
-        unwanted: Whether to drop it as soon as nobody is receiving it.
-        expires_ns: When it will be dropped, on the monotonic clock.
+        arrival: The parts that have come.
+        draft: The object being written, once all headers have come.
+        busy: True while a call is receiving it.
+        unwanted: True if it is to be dropped as soon as no call is receiving it.
+        expires_ns: Monotonic time at which it will be dropped.
     """
 
     key: bytes | None
@@ -42,14 +42,14 @@ class UnfinishedPut:
     expires_ns: int = 0
 
     def take(self, piece: Chunk) -> None:
-        """Check a chunk and write it where it belongs."""
+        """Check a chunk and write it to the draft."""
         assert self.draft is not None
         self.arrival.chunk(piece)
         self.draft.write(piece.tensor_index, piece.offset, piece.data)
 
 
 class UnfinishedPuts:
-    """The uploads that can be resumed. Each belongs to its owner; nobody else sees it."""
+    """The uploads that can be resumed. Each is seen by its owner alone."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class UnfinishedPuts:
         max_count: int = 64,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """No uploads.
+        """Begin without uploads.
 
         Args:
             retention_ns: How long an interrupted upload is kept.
             max_bytes: Most bytes that the images of one owner's uploads will have.
             max_count: Most uploads of one owner.
-            clock: Tells the time.
+            clock: Monotonic clock, in nanoseconds.
         """
         self.retention_ns = retention_ns
         self._max_count = max_count
@@ -121,20 +121,20 @@ class UnfinishedPuts:
         return upload
 
     def find(self, key: bytes) -> UnfinishedPut | None:
-        """An upload of which all headers have come."""
+        """Return an upload of which all headers have come."""
         self.expire()
         upload = self._uploads.get(key)
         return upload if upload is not None and upload.draft is not None else None
 
     def pause(self, upload: UnfinishedPut) -> None:
-        """Nobody is receiving it any more: keep it for a while, if there is something to go on with."""
+        """Keep an upload that no call receives any more, if its headers have come."""
         upload.busy = False
         upload.expires_ns = self._clock() + self.retention_ns
         if upload.draft is None or upload.unwanted:
             self.drop(upload)
 
     def discard(self, key: bytes) -> None:
-        """Drop an upload as soon as nobody is receiving it.
+        """Drop an upload as soon as no call is receiving it.
 
         Raises:
             Refusal: UPLOAD_NOT_FOUND.
@@ -147,13 +147,13 @@ class UnfinishedPuts:
             self.drop(upload)
 
     def drop(self, upload: UnfinishedPut) -> None:
-        """Forget an upload and give back its room."""
+        """Forget an upload and release its memory or file."""
         upload.draft = None  # now, not when the last traceback that knows the upload is gone
         if upload.key is not None and self._uploads.get(upload.key) is upload:
             del self._uploads[upload.key]
 
     def expire(self) -> None:
-        """Drop those whose time is over."""
+        """Drop the uploads whose time is over."""
         now = self._clock()
         for upload in [u for u in self._uploads.values() if not u.busy and u.expires_ns <= now]:
             self.drop(upload)
