@@ -1,5 +1,7 @@
 """Every exception that this package raises on purpose.
 
+Any bytes fed to any decoder give a value or a `DecodeError`. Another exception that escapes a decoder is a bug of ours.
+
 WireError
 ├── EncodeError                 your tensor cannot go on the wire
 │   └── UnsupportedTensorError  also BufferError, as DLPack asks
@@ -10,6 +12,8 @@ WireError
 │   └── UnsupportedVersionError found, supported
 └── RemoteError                 code, reason: what a server or the way to it said
     └── NotFoundError           also KeyError
+
+To add where an error happened, call `at` on it and re-raise it with a bare `raise`, which keeps its cause.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ class WireError(Exception):
         self.offset = offset
 
     def at(self, *, path: str | None = None, tensor: str | None = None, offset: int | None = None) -> Self:
-        """Add where it happened, as far as that was not known yet."""
+        """Add where it happened, unless that is known already; return the error."""
         if self.path is None:
             self.path = path
         if self.tensor is None:
@@ -73,15 +77,25 @@ def _rebuild(cls: type[WireError], args: tuple[Any, ...], attributes: dict[str, 
 
 
 class EncodeError(WireError):
-    """Your tensor, name or option cannot go on the wire."""
+    """Your tensor, name or option cannot go on the wire.
+
+    Attributes:
+        declared: The size or count that is over a cap, or None if the error is about something else.
+        limit: The cap, or None.
+    """
+
+    def __init__(self, message: str, *, declared: int | None = None, limit: int | None = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.declared = declared
+        self.limit = limit
 
 
 class UnsupportedTensorError(EncodeError, BufferError):
-    """The tensor's dtype, device or kind cannot be represented on the side that was asked for."""
+    """The tensor's dtype, device or kind cannot be represented in the form that was asked for."""
 
 
 class DecodeError(WireError, ValueError):
-    """What arrived is not what the contract in proto/README.md allows."""
+    """The input breaks a rule of the contract in proto/README.md."""
 
 
 class TruncatedError(DecodeError):
@@ -116,7 +130,7 @@ class LimitError(DecodeError):
     """The input declares more than a cap allows.
 
     Attributes:
-        declared: What the input says.
+        declared: The size or count that the input states.
         limit: The cap.
     """
 

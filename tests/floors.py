@@ -72,7 +72,9 @@ def use() -> None:
     from dlpack_wire.tensor import dtype
 
     tensors = {
-        t.name: np.arange(12, dtype=np.uint8).reshape(3, 4).astype(t.numpy) for t in dtype.table() if t.has_numpy
+        t.name: np.arange(12, dtype=np.uint8).reshape(3, 4).astype(t.numpy)
+        for t in dtype.table()
+        if t.numpy_or_none is not None
     }
     assert len(tensors) > 25
     for name, x in tensors.items():

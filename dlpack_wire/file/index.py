@@ -22,7 +22,7 @@ from ..message.names import (
     MAX_FILE_METADATA_BYTES,
     MAX_NAMES_BYTES,
     Value,
-    check_names,
+    check_encodings,
     decode_map,
     names_too_large,
 )
@@ -196,7 +196,7 @@ class Index:
                 if alike is not None:
                     batch = _FEW_ROWS
                     found, places = alike
-                    check_names(found)
+                    check_encodings(found)
                     bounds.frombytes(places[1:].tobytes())
                     keys.frombytes(_keys(found, places[:-1]).tobytes())
                     pos = int(places[-1])
@@ -233,7 +233,7 @@ class Index:
                             break
                 batch = min(2 * batch, _ROWS)  # the more often looking for lines alike was in vain, the rarer it is
                 bounds.extend(stops)
-                check_names(names)
+                check_encodings(names)
                 keys.frombytes(_keys(names, np.array(starts, np.uint64)).tobytes())
         except IndexError:
             pos = end + 1

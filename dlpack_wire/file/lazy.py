@@ -11,8 +11,10 @@ from ..tensor import layout
 from ..tensor.checksum import check_contents
 from ..tensor.header import Header
 from ..tensor.memory import unreserved
-from ..tensor.tensor import Tensor, _basic, from_payload, is_foreign
+from ..tensor.tensor import Tensor, from_payload, is_foreign, select
 from .storage import FetchedBytes
+
+_NOT_READ = np.empty(0, np.uint8)
 
 _GAP_BYTES = 64 * 1024
 """Two pieces closer than this are fetched as one."""
@@ -39,8 +41,7 @@ class LazyTensor(Tensor):
             begin: Where the payload begins, which is not empty.
             verify: Check the whole payload before any of it is used.
         """
-        self._header = header
-        self._checksum = None
+        super().__init__(header, _NOT_READ)
         self._source: FetchedBytes | None = source
         self._begin = begin
         self._verify = verify
@@ -64,11 +65,12 @@ class LazyTensor(Tensor):
         return self._stored
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tensor, (self._header, self._array)
+        return Tensor, (self._header, self.storage)
 
     @property
-    def _array(self) -> np.ndarray[Any, Any]:  # type: ignore[override]
-        return self.load()._array
+    def storage(self) -> np.ndarray[Any, Any]:
+        """The elements, which are read first unless that has been done."""
+        return self.load().storage
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -85,15 +87,15 @@ class LazyTensor(Tensor):
         if source is None or self._verify or header.is_packed or is_foreign(header):
             return self.load()[key]
         itemsize = layout.compact_bytes(header.dtype, header.padded, 1)
-        # Indexing a view of the right strides over no memory at all tells where the selected elements lie.
+        # Index a dummy array with the same strides; the resulting address and strides tell which bytes to fetch.
         nowhere = np.empty(1, f"V{itemsize}")
         strides = tuple(s * itemsize for s in self.strides)
-        part = _basic(as_strided(nowhere, header.shape, strides), key)
+        part = select(as_strided(nowhere, header.shape, strides), key)
         return self._with(self._fetch(source, part, part.ctypes.data - nowhere.ctypes.data), part.shape)
 
     def _fetch(self, source: FetchedBytes, part: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
         """The elements of `part`, whose first one lies at `first`, counted from element zero."""
-        own = self._header.dtype._numpy
+        own = self._header.dtype.numpy_or_none
         element = own if own is not None and own.itemsize == part.itemsize else part.dtype
         if part.size == 0:
             return np.empty(part.shape, element)

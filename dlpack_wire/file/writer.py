@@ -106,8 +106,8 @@ class RecordWriter:
         begin = self._sink.position
         try:
             plain = plain_array(x) if type(x) is np.ndarray else None
-            if plain is not None and plain[0].payload_bytes <= SMALL_BYTES:
-                self._append_small(names, *plain)
+            if plain is not None and plain.header.payload_bytes <= SMALL_BYTES:
+                self._append_small(names, plain.header, plain.payload(x))
             else:
                 with source_of(x, layout) as source:
                     self._append(names, source.header, source, source.buffer())

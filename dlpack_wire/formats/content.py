@@ -13,8 +13,7 @@ from ..errors import EncodeError
 from ..message.codec import source_of
 from ..message.names import Value
 from ..tensor import layout
-from ..tensor.capsule import carrier
-from ..tensor.dtype import ByteOrder, DType
+from ..tensor.dtype import ByteOrder, DType, carrier
 from ..tensor.source import Source
 
 PIECE_BYTES = 1 << 20

@@ -98,7 +98,7 @@ def write_npz(path: str, content: Content, durable: bool) -> None:
 
 
 def _write(file: Any, item: Item) -> None:
-    dtype = item.dtype._numpy
+    dtype = item.dtype.numpy_or_none
     if dtype is None or not dtype.isbuiltin == 1:
         raise EncodeError(f"npy has no type for {item.dtype.name}", tensor=item.name, field="dtype")
     refuse_metadata(item.metadata, "npy", item.name)

@@ -18,7 +18,6 @@ import numpy as np
 from ..errors import DecodeError, EncodeError
 from ..file.storage import Storage
 from ..message.names import Value
-from ..tensor.capsule import carrier
 from ..tensor.dtype import DType
 from .archive import Archive
 from .content import Content, Item, payload_bytes, pieces, refuse_metadata
@@ -129,8 +128,7 @@ class _Collected:
 
 def _array(source: Storage, begin: int, size: int, view: _View, order: str, path: str) -> np.ndarray[Any, Any]:
     """The elements of a view; numpy refuses one that reaches beyond its storage."""
-    own = view.dtype._numpy
-    element = own if own is not None else carrier(view.dtype.itemsize)
+    element = view.dtype.element
     if order == ">" and view.dtype.part_bytes > 1:
         element = element.newbyteorder(">")
     memory, at = source.memory(begin, begin + size)

@@ -1,4 +1,4 @@
-"""Collections of tensors: which of them are the same memory."""
+"""Collections of tensors: finding those that are the same memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .names import MAX_ALIASES
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether x is one tensor rather than a collection of them."""
+    """Return True for one tensor, False for a collection or anything else."""
     if isinstance(x, (np.ndarray, np.generic, Tensor, dlpack_pb2.DLTensor)) or abi.is_capsule(x):
         return True
     return hasattr(type(x), "__dlpack__") or (hasattr(type(x), "to_dlpack") and not isinstance(x, Mapping))
 
 
 def tied(tensors: Mapping[str, Any]) -> dict[str, list[str]] | None:
-    """The further names of each tensor that is stored, by the name it is stored under; None if no two are the same.
+    """Return the further names of each tensor that is stored, by the name it is stored under; None if no two are equal.
 
-    Two are the same if they are one object, or views of one memory with equal place, shape, strides and type. Only a
-    dict is looked at: another mapping may make its values anew whenever it is asked, at addresses that come again.
+    Two are the same if they are one object, or views of one memory with equal address, shape, strides and type.
+    Only dicts are looked at: other mappings may create values on access, so two values can reuse one address.
     """
     if not isinstance(tensors, dict):
         return None
@@ -48,9 +48,9 @@ def tied(tensors: Mapping[str, Any]) -> dict[str, list[str]] | None:
 
 
 def _root(x: Any) -> int:
-    """Equal for two tensors if they may share memory."""
+    """Return equal numbers for two tensors that may share memory."""
     if type(x) is Tensor:
-        x = x._array
+        x = x.storage
     if isinstance(x, np.ndarray):
         while x.base is not None:
             if not isinstance(x.base, np.ndarray):
@@ -61,11 +61,11 @@ def _root(x: Any) -> int:
 
 
 def _key(x: Any) -> Hashable:
-    """Equal for two tensors, both alive, if and only if they are the same memory in the same layout.
+    """Return equal keys for two living tensors if and only if they are the same memory in the same layout.
 
-    It is taken from the tensor itself, never from an export of it, which may be a copy that is gone at once.
+    The key is taken from the tensor itself, never from an export of it, which may be a copy that is freed at once.
     """
-    array, more = (x._array, x.header) if type(x) is Tensor else (x, None)
+    array, more = (x.storage, x.header) if type(x) is Tensor else (x, None)
     if isinstance(array, np.ndarray):
         if not array.size:
             return id(x)

@@ -10,17 +10,16 @@ import numpy as np
 from ..errors import EncodeError, LimitError
 from ..tensor import header as headers
 from ..tensor.abi import memory
-from ..tensor.capsule import peeker, raw_layout
+from ..tensor.capsule import Kind, header_of, peek
 from ..tensor.checksum import PASS_BYTES, Running, check_contents, check_sum, xxh3
-from ..tensor.device import HOST_READABLE, Device
-from ..tensor.dtype import NATIVE, ByteOrder, DType
 from ..tensor.header import Header
-from ..tensor.layout import canonical_strides
+from ..tensor.memo import Memo
 from ..tensor.memory import Buffer
-from ..tensor.source import Layout, Source, plain_array, plain_header
+from ..tensor.source import PLAIN_ARRAYS, Layout, Source, plain_array
 from ..tensor.tensor import Tensor, from_payload, is_foreign
 from ..v1 import dlpack_pb2
 from . import reading, writing
+from .tags import SUM_FIELD_BYTES
 from .wire import MAX_MESSAGE_BYTES, varint_size
 
 ALIGNMENT = 16
@@ -42,8 +41,10 @@ def encode(x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance
         The message. Equal values, dtype, layout and device give equal bytes, whichever library made them.
 
     Raises:
-        UnsupportedTensorError: `x` has no place in a message (also a BufferError).
-        EncodeError: The message would exceed 2^31-1 bytes, protobuf's limit.
+        UnsupportedTensorError: `x` cannot be written in a message (also a BufferError).
+        EncodeError: The message would exceed 2^31-1 bytes, protobuf's limit, or `x` describes an impossible tensor.
+        UnsupportedVersionError: `x` is a capsule of another major DLPack version.
+        ValueError: `x` is a capsule that was consumed, or holds no tensor.
 
     Memory:
         Copies the payload once. Holds `x` only during the call.
@@ -53,76 +54,59 @@ def encode(x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance
         if message is not None:
             return message
     with source_of(x, layout, provenance) as source:
-        before, after = _prefix(source.header, checksum)
+        prefix = _prefix(source.header, checksum)
         payload = source.buffer()
         if payload is None:
-            return _encode_gathered(source, before, after, checksum)
-        return _join(before, after, payload, checksum)
+            return _encode_gathered(source, prefix, checksum)
+        return _join(prefix, payload, checksum)
 
 
-def _join(before: bytes, after: bytes, payload: Any, checksum: bool) -> bytes:
+def _join(prefix: tuple[bytes, bytes], payload: Any, checksum: bool) -> bytes:
+    before, after = prefix
     if checksum:
         return b"".join((before, xxh3(payload).to_bytes(8, "little"), after, payload))
     return b"".join((before, after, payload))
 
 
 def _encode_plain(x: Any, checksum: bool) -> bytes | None:
-    """The short way for what most tensors are: compact row-major memory of a type whose bytes need no look.
+    """Encode compact row-major memory of a type that needs no check, as most tensors are; None for everything else.
 
-    It gives the same bytes as the long way, which is taken for everything else (None).
+    The bytes are those of the long way. What stands around the payload is remembered, since programs encode tensors of
+    few shapes again and again: that leaves the hash and the copy.
     """
-    key: tuple[Any, ...]
+    payload: Any
     if type(x) is np.ndarray:
-        key = (x.dtype, x.shape, x.strides, checksum)
-        found = _PLAIN.get(key)
-        if found is not None:
-            before, after, element = found
-            return _join(before, after, x if element is None else x.view(element), checksum)
-        plain = plain_array(x)
+        plain = PLAIN_ARRAYS.get((x.dtype, x.shape, x.strides)) or plain_array(x)
         if plain is None:
             return None
-        header, payload = plain
-        before, after = _remember_plain(key, header, checksum, None if payload is x else payload.dtype)
-        return _join(before, after, payload, checksum)
-    peek = peeker(x)
-    if peek is None:
-        return None
-    held, raw = peek(x)
-    data, device_type, device_id, _, code, bits, lanes, _, _, byte_offset = raw
-    shape, strides = raw_layout(raw)
-    key = (code, bits, lanes, shape, strides, device_type, device_id, checksum)
-    found = _PLAIN.get(key)
-    if found is not None:
-        before, after, size = found
+        prefix = plain.prefixes[checksum]
+        if prefix is None:
+            prefix = plain.prefixes[checksum] = _prefix(plain.header, checksum)
+        before, after = prefix
+        payload = x if plain.element is None else x.view(plain.element)
     else:
-        if device_type not in HOST_READABLE or canonical_strides(shape, strides) is not None or 0 in shape:
+        peeked = peek(x)
+        if peeked is None:
             return None
-        dtype = DType(code, bits, lanes)
-        if not dtype.any_bytes:
+        kind, address, _held = peeked  # the last one holds the memory until the end of this function
+        if not address:
             return None
-        order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
-        header = plain_header(dtype, shape, order, Device(device_type, device_id))
-        size = header.payload_bytes
-        before, after = _remember_plain(key, header, checksum, size)
-    if not data:
-        return None
-    message = _join(before, after, memory(data + byte_offset, size), checksum)
-    del held
-    return message
+        found = _PREFIXES.get((kind, checksum))
+        if found is None:
+            header = header_of(kind)
+            if header is None:
+                return None
+            found = _PREFIXES.keep((kind, checksum), (*_prefix(header, checksum), header.payload_bytes))
+        before, after, size = found
+        payload = memory(address, size)
+    # Written out here too: a call of `_join` would cost a tenth of encoding a small tensor.
+    if checksum:
+        return b"".join((before, xxh3(payload).to_bytes(8, "little"), after, payload))
+    return b"".join((before, after, payload))
 
 
-# What _encode_plain found out, by dtype, shape, strides and whatever else decides it: the two parts of the prefix; for
-# arrays the dtype to view them as, if numpy exports no buffer of their own, for C tensors the payload's size.
-_PLAIN: dict[tuple[Any, ...], tuple[bytes, bytes, Any]] = {}
-_CACHE_SIZE = 4096
-
-
-def _remember_plain(key: tuple[Any, ...], header: Header, checksum: bool, rest: Any) -> tuple[bytes, bytes]:
-    before, after = _prefix(header, checksum)
-    if len(_PLAIN) >= _CACHE_SIZE:
-        _PLAIN.clear()
-    _PLAIN[key] = (before, after, rest)
-    return before, after
+# The bytes around the payload of a C tensor, and its size, by all that decides them.
+_PREFIXES: Memo[tuple[Kind, bool], tuple[bytes, bytes, int]] = Memo(4096)
 
 
 def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = True) -> Tensor:
@@ -158,17 +142,19 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
             limit=MAX_MESSAGE_BYTES,
         )
     seen = _SEEN.get(length)
-    if seen is None or buffer[: seen[3]] != seen[2] or buffer[seen[5] - len(seen[4]) : seen[5]] != seen[4]:
+    if seen is None or not seen.matches(buffer):
         located = reading.read_plain(buffer, length)
-        seen = None if located is None else _remember_seen(buffer, length, located)
+        seen = None if located is None else _SEEN.keep(length, _seen_of(buffer, located))
     if seen is not None:
-        header, element, _, sum_begin, after, begin, hashable = seen
-        array = np.ndarray(header.shape, element, owner, begin)
-        checksum = int.from_bytes(buffer[sum_begin : sum_begin + 8], "little") if after else None
-        if verify and checksum is not None:
-            actual = xxh3(array if hashable else memoryview(buffer)[begin:])
-            if actual != checksum:
-                check_sum(checksum, actual, "payload")
+        header, begin = seen.header, seen.begin
+        array = np.ndarray(header.shape, seen.element, owner, begin)
+        checksum = None
+        if seen.sum_begin:
+            checksum = int.from_bytes(buffer[seen.sum_begin : seen.sum_begin + 8], "little")
+            if verify:
+                actual = xxh3(array if seen.is_exported else memoryview(buffer)[begin:])
+                if actual != checksum:
+                    check_sum(checksum, actual, "payload")
         if copy is None and array.flags.aligned:
             return Tensor(header, array, checksum)
         return from_payload(header, checksum, owner, begin, copy)
@@ -181,30 +167,65 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
     is_whole = end == length and begin <= 1024 and header.payload_bytes > 0
     if is_whole and header.dtype.plain_numpy is not None and header.strides is None and not is_foreign(header):
         reading.remember_plain(header)
-        _remember_seen(buffer, length, located)
+        _SEEN.keep(length, _seen_of(buffer, located))
     return tensor
 
 
-# The last plain message of each length that decode has accepted: its header, how numpy sees it, its bytes around the
-# checksum's value up to the payload and where they lie, and whether numpy exports it to be hashed. Another message of
-# that length with the same bytes there differs only in sum and payload, so its header is the same. Plain: compact,
-# not empty, in this machine's order, of a type whose bytes need no look.
-_Seen = tuple[Header, "np.dtype[Any]", bytes, int, bytes, int, bool]
-_SEEN: dict[int, _Seen] = {}
+class _Seen:
+    """The last plain message of its length that `decode` has accepted.
+
+    Another message of that length with the same bytes around the checksum's value, up to the payload, differs only in
+    checksum and payload, so its header is the same. Plain: compact, not empty, in this machine's order, of a type whose
+    every bit pattern is a value.
+
+    Attributes:
+        header: Its header, without the checksum.
+        element: The dtype to view the payload as.
+        is_exported: True if numpy exports such an array as a buffer, which is then what is hashed.
+        sum_begin: Position of the checksum's value; 0 if there is none.
+        begin: Position of the payload.
+    """
+
+    __slots__ = (
+        "_after",
+        "_after_begin",
+        "_before",
+        "_before_end",
+        "begin",
+        "element",
+        "header",
+        "is_exported",
+        "sum_begin",
+    )
+
+    def __init__(self, header: Header, before: bytes, after: bytes, begin: int) -> None:
+        self.header = header
+        self.element = header.dtype.numpy
+        self.is_exported = self.element.kind not in "VW"
+        self.sum_begin = len(before) if after else 0
+        self.begin = begin
+        self._before = before
+        self._before_end = len(before)
+        self._after = after
+        self._after_begin = begin - len(after)
+
+    def matches(self, buffer: Buffer) -> bool:
+        """Return True if a message of this length has the same header."""
+        same: bool = (
+            buffer[: self._before_end] == self._before and buffer[self._after_begin : self.begin] == self._after
+        )
+        return same
 
 
-def _remember_seen(buffer: Buffer, length: int, located: reading.Parsed) -> _Seen:
-    header, checksum, begin, _, sum_begin = located
-    element = header.dtype.numpy
-    if checksum is not None:
-        # The second is never empty: the payload's tag stands behind the sum.
-        before, after = bytes(buffer[:sum_begin]), bytes(buffer[sum_begin + 8 : begin])
-    else:
-        before, after = bytes(buffer[:begin]), b""
-    if len(_SEEN) >= _CACHE_SIZE:
-        _SEEN.clear()
-    seen = _SEEN[length] = (header, element, before, len(before), after, begin, element.kind not in "VW")
-    return seen
+_SEEN: Memo[int, _Seen] = Memo(4096)
+
+
+def _seen_of(buffer: Buffer, parsed: reading.Parsed) -> _Seen:
+    begin, sum_begin = parsed.data_begin, parsed.sum_begin
+    if parsed.checksum is None:
+        return _Seen(parsed.header, bytes(buffer[:begin]), b"", begin)
+    # The second part is never empty: the payload's tag stands behind the sum.
+    return _Seen(parsed.header, bytes(buffer[:sum_begin]), bytes(buffer[sum_begin + 8 : begin]), begin)
 
 
 def to_proto(
@@ -219,10 +240,9 @@ def to_proto(
     """
     with source_of(x, layout, provenance) as source:
         header = source.header
-        before, after = _prefix(header, checksum)
-        message = dlpack_pb2.DLTensor.FromString(
-            before + bytes(8) * checksum + after.removesuffix(writing.data_tag(header.payload_bytes))
-        )
+        # The class parses the header alone: the payload goes in through `data`, and the sum once it is known.
+        fields, padding, _ = _parts(header, checksum)
+        message = dlpack_pb2.DLTensor.FromString(fields + padding)
         payload = source.buffer()
         data = bytes(payload) if payload is not None else b"".join(map(bytes, source.pieces(PASS_BYTES)))
     if checksum:
@@ -259,41 +279,51 @@ def _field_bytes(content: bytes) -> int:
 
 
 def source_of(x: Any, layout: Layout = "keep", provenance: bool = False) -> Source:
-    """What anything that `encode` takes will be on the wire."""
+    """Return anything that `encode` takes as it will be on the wire; to be closed."""
     return Source(from_proto(x) if isinstance(x, dlpack_pb2.DLTensor) else x, layout, provenance)
 
 
-def _prefix(header: Header, checksum: bool) -> tuple[bytes, bytes]:
-    """The message's bytes before the sum's value and between it and the payload."""
-    before = writing.header_fields(header)
-    if checksum:
-        before += writing.SUM_TAG
-    after = writing.data_tag(header.payload_bytes)
-    padding = _padding(header, len(before) + 8 * checksum + len(after))
-    if padding:
-        after = writing.padding_field(padding) + after
-    size = len(before) + 8 * checksum + len(after) + header.payload_bytes
+def _parts(header: Header, checksum: bool) -> tuple[bytes, bytes, bytes]:
+    """Return the message's header fields, its padding field, and the payload's tag and length.
+
+    Raises:
+        EncodeError: The message would exceed protobuf's limit.
+    """
+    fields = writing.header_fields(header)
+    data_tag = writing.data_tag(header.payload_bytes)
+    begin = len(fields) + (SUM_FIELD_BYTES if checksum else 0) + len(data_tag)
+    padding = writing.padding_field(_padding(header, begin))
+    size = begin + len(padding) + header.payload_bytes
     if size > MAX_MESSAGE_BYTES:
         raise EncodeError(
             f"the message would have {size} bytes; protobuf allows at most {MAX_MESSAGE_BYTES}. "
-            "Use save() or a client's put(), which have no such limit"
+            "Use save() or a client's put(), which have no such limit",
+            declared=size,
+            limit=MAX_MESSAGE_BYTES,
         )
-    return before, after
+    return fields, padding, data_tag
+
+
+def _prefix(header: Header, checksum: bool) -> tuple[bytes, bytes]:
+    """Return the message's bytes before the sum's value, and between that and the payload."""
+    fields, padding, data_tag = _parts(header, checksum)
+    return fields + writing.SUM_TAG if checksum else fields, padding + data_tag
 
 
 def _padding(header: Header, begin: int) -> int:
-    """Bytes of padding that bring the payload to a multiple of 16 from the message's first byte; 0: no field.
+    """Return the bytes of padding that bring the payload to a multiple of 16 from the message's first byte.
 
-    Without padding the payload would begin at `begin`.
+    Without padding the payload would begin at `begin`. 0: the message has no padding field. Serializers do not write an
+    empty one, so the field takes at least 3 bytes: tag, length, a zero.
     """
     if header.dtype.part_bytes == 1 or header.payload_bytes == 0 or begin % ALIGNMENT == 0:
         return 0
-    # An empty padding field is not written by serializers, so the field takes at least 3 bytes: tag, length, a zero.
     return (-begin - 3) % ALIGNMENT + 1
 
 
-def _encode_gathered(source: Source, before: bytes, after: bytes, checksum: bool) -> bytes:
+def _encode_gathered(source: Source, prefix: tuple[bytes, bytes], checksum: bool) -> bytes:
     """Gather a strided payload piece by piece behind its prefix, and fill in the sum."""
+    before, after = prefix
     out = io.BytesIO()
     out.write(before)
     if checksum:

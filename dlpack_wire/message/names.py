@@ -1,4 +1,4 @@
-"""Names and user metadata: checked values to and from the fields that carry them."""
+"""Names and user metadata: between checked values and the fields that carry them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Value = str | int | float | bool | bytes
 Metadata = Mapping[str, Value]
 
 MAX_NAME_BYTES = 4096
-"""Longest name in UTF-8: that of a path on most systems."""
+"""Longest name in UTF-8: the length of a path on most systems."""
 
 MAX_ALIASES = 64
-"""Most further names of one tensor."""
+"""Most further names of one tensor: a model with a weight tied more often has not been seen."""
 
 MAX_RECORD_BYTES = 1 << 20
-"""Most bytes of a record without its tensor."""
+"""Most bytes of a record without its tensor: what a reader must fetch before it may look at the tensor."""
 
 MAX_NAMES_BYTES = MAX_RECORD_BYTES - 9
 """Most bytes of a record's names and metadata: its cap without the header sum's field."""
 
 MAX_FILE_METADATA_BYTES = 16 << 20
-"""Most bytes of a file's or stored object's metadata."""
+"""Most bytes of a file's metadata: a tokenizer's vocabulary fits."""
 
 
 def encode_name(name: str, *, allow_empty: bool = False) -> bytes:
-    """A name's bytes.
+    """Return a name's bytes.
 
     Raises:
-        EncodeError: It is empty, too long, not valid Unicode, or contains NUL.
+        EncodeError: The name is empty, too long, not valid Unicode, or contains NUL.
     """
     if type(name) is not str:
         raise EncodeError(f"a name must be a str, not {type(name).__name__}", field="name")
@@ -53,10 +53,10 @@ def encode_name(name: str, *, allow_empty: bool = False) -> bytes:
 
 
 def decode_name(encoded: bytes) -> str:
-    """A name that arrived, which may be empty.
+    """Check and return a name that arrived, which may be empty.
 
     Raises:
-        DecodeError: It is too long, not UTF-8, or contains NUL.
+        DecodeError: The name is too long, not UTF-8, or contains NUL.
     """
     if len(encoded) > MAX_NAME_BYTES or b"\0" in encoded:
         _refuse_name(encoded, DecodeError)
@@ -66,8 +66,8 @@ def decode_name(encoded: bytes) -> str:
         raise DecodeError(f"{encoded[:64]!r} is not UTF-8: {error.reason}", field="name") from None
 
 
-def check_names(encoded: Sequence[bytes]) -> None:
-    """As `decode_name` for many names at once.
+def check_encodings(encoded: Sequence[bytes]) -> None:
+    """Check many names at once; see `decode_name`.
 
     Raises:
         DecodeError: One of them is too long, not UTF-8, or contains NUL.
@@ -88,15 +88,15 @@ def _refuse_name(encoded: bytes, error: type[WireError]) -> None:
         said = f"{encoded[:32]!r}... has {len(encoded)} bytes; at most {MAX_NAME_BYTES} are allowed"
         if error is DecodeError:
             raise LimitError(said, declared=len(encoded), limit=MAX_NAME_BYTES, field="name")
-        raise error(said, field="name")
+        raise EncodeError(said, field="name", declared=len(encoded), limit=MAX_NAME_BYTES)
     raise error(f"{encoded[:64]!r} contains NUL", field="name")
 
 
 def encode_value(key: str, value: Any) -> tensor_file_pb2.MetadataValue:
-    """One value as its message.
+    """Return a value as its message.
 
     Raises:
-        EncodeError: It is none of str, int, float, bool and bytes, or an int beyond 64 bits.
+        EncodeError: The value is not a str, int, float, bool or bytes, or is an int beyond 64 bits.
     """
     if isinstance(value, str):
         return tensor_file_pb2.MetadataValue(string_value=value)
@@ -111,14 +111,14 @@ def encode_value(key: str, value: Any) -> tensor_file_pb2.MetadataValue:
         if not -(1 << 63) <= number < 1 << 63:
             raise EncodeError(f"{key!r}: {number} does not fit 64 bits", field="metadata")
         return tensor_file_pb2.MetadataValue(int_value=number)
-    raise EncodeError(f"{key!r}: {type(value).__name__} is none of str, int, float, bool, bytes", field="metadata")
+    raise EncodeError(f"{key!r}: {type(value).__name__} is not a str, int, float, bool or bytes", field="metadata")
 
 
 def decode_value(key: str, message: tensor_file_pb2.MetadataValue) -> Value:
-    """The value in a message.
+    """Return the value in a message.
 
     Raises:
-        DecodeError: None is set.
+        DecodeError: No value is set.
     """
     kind = message.WhichOneof("value")
     if kind is None:
@@ -128,10 +128,10 @@ def decode_value(key: str, message: tensor_file_pb2.MetadataValue) -> Value:
 
 
 def encode_map(number: int, metadata: Metadata | None, limit: int) -> bytes:
-    """The map field of that number, entries sorted by the bytes of their keys.
+    """Serialize metadata as the map field of that number, entries sorted by the bytes of their keys.
 
     Raises:
-        EncodeError: A key or value has no place in metadata, or all of it exceeds `limit` bytes.
+        EncodeError: A key or value cannot go into metadata, or all of it exceeds `limit` bytes.
     """
     if not metadata:
         return b""
@@ -152,15 +152,21 @@ def encode_map(number: int, metadata: Metadata | None, limit: int) -> bytes:
         entries[encoded] = length_delimited(1, encoded) + length_delimited(2, content)
     serialized = b"".join(length_delimited(number, entries[key]) for key in sorted(entries))
     if len(serialized) > limit:
-        raise EncodeError(f"{len(serialized)} bytes; at most {limit} are allowed", field="metadata")
+        raise EncodeError(
+            f"{len(serialized)} bytes; at most {limit} are allowed",
+            field="metadata",
+            declared=len(serialized),
+            limit=limit,
+        )
     return serialized
 
 
 def decode_map(serialized: Buffer, limit: int) -> dict[str, Value]:
-    """Metadata out of consecutive map fields, written as `encode_map` does.
+    """Read metadata out of consecutive map fields, written as `encode_map` writes them.
 
     Raises:
-        DecodeError: Keys are not ascending and unique, or a value is none.
+        LimitError: There are more than `limit` bytes.
+        DecodeError: Keys are not ascending and unique, or a value is malformed.
     """
     if len(serialized) > limit:
         raise LimitError(f"{len(serialized)} bytes", declared=len(serialized), limit=limit, field="metadata")
@@ -190,17 +196,22 @@ def decode_map(serialized: Buffer, limit: int) -> dict[str, Value]:
 def names_block(
     name: str, aliases: Sequence[str] = (), metadata: Metadata | None = None, *, allow_empty: bool = False
 ) -> bytes:
-    """Fields 1 to 3 of a record, the same in its line of the index.
+    """Serialize names and metadata: fields 1 to 3 of a record, the same in its entry of the index.
 
     Raises:
-        EncodeError: A name breaks a rule, names repeat, or the block exceeds a cap.
+        EncodeError: A name is malformed, names repeat, or the block exceeds a cap.
     """
     encoded = encode_name(name, allow_empty=allow_empty)
     block = length_delimited(1, encoded) if encoded else b""
     if not aliases and not metadata:
         return block
     if len(aliases) > MAX_ALIASES:
-        raise EncodeError(f"{len(aliases)} aliases; at most {MAX_ALIASES} are allowed", tensor=name)
+        raise EncodeError(
+            f"{len(aliases)} aliases; at most {MAX_ALIASES} are allowed",
+            tensor=name,
+            declared=len(aliases),
+            limit=MAX_ALIASES,
+        )
     names = {name}
     for alias in aliases:
         if alias in names:
@@ -210,19 +221,23 @@ def names_block(
     try:
         block += encode_map(3, metadata, MAX_NAMES_BYTES)
     except EncodeError as error:
-        raise error.at(tensor=name) from None
+        error.at(tensor=name)
+        raise
     if len(block) > MAX_NAMES_BYTES:
         raise EncodeError(
-            f"names and metadata take {len(block)} bytes; at most {MAX_NAMES_BYTES} are allowed", tensor=name
+            f"names and metadata take {len(block)} bytes; at most {MAX_NAMES_BYTES} are allowed",
+            tensor=name,
+            declared=len(block),
+            limit=MAX_NAMES_BYTES,
         )
     return block
 
 
 def split_names(block: Buffer) -> tuple[list[str], bytes]:
-    """The names in a block made by `names_block`, and its metadata's bytes.
+    """Return the names in a block made by `names_block`, and its metadata's bytes.
 
     Raises:
-        DecodeError: A name breaks a rule, or is there twice.
+        DecodeError: A name is malformed, or stands twice.
     """
     names: list[str] = []
     pos, end = 0, len(block)
@@ -245,7 +260,7 @@ def split_names(block: Buffer) -> tuple[list[str], bytes]:
 
 
 def names_too_large(size: int, offset: int) -> LimitError:
-    """The error for names and metadata over their cap."""
+    """Return the error for names and metadata over their cap."""
     return LimitError(
         f"names and metadata take {size} bytes or more; at most {MAX_NAMES_BYTES} are allowed",
         declared=size,

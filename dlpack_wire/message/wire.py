@@ -17,7 +17,7 @@ MAX_MESSAGE_BYTES = 2**31 - 1
 
 
 def varint(value: int) -> bytes:
-    """The minimal varint of an unsigned number."""
+    """Return the minimal varint of an unsigned number."""
     if value < 0x80:
         return bytes((value,))
     if value < 0x4000:
@@ -31,19 +31,26 @@ def varint(value: int) -> bytes:
 
 
 def varint_size(value: int) -> int:
-    """Bytes of the minimal varint of an unsigned number."""
+    """Return the size of the minimal varint of an unsigned number."""
     return (value.bit_length() + 6) // 7 or 1
 
 
 def length_delimited(number: int, content: bytes) -> bytes:
-    """One length-delimited field."""
+    """Return one length-delimited field."""
     if number < 16 and len(content) < 0x80:
         return b"%c%c%b" % (number << 3 | LEN, len(content), content)
     return varint(number << 3 | LEN) + varint(len(content)) + content
 
 
 def read_varint(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
-    """A varint, minimal or not, and the position after it; bits above 64 are dropped, as by every parser."""
+    """Read a varint, minimal or not; return it and the position after it.
+
+    Bits above 64 are dropped, as every parser does.
+
+    Raises:
+        TruncatedError: It does not end before `end`.
+        DecodeError: It has more than 10 bytes.
+    """
     value = shift = 0
     while True:
         if pos >= end:
@@ -60,7 +67,11 @@ def read_varint(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
 
 
 def read_minimal_varint(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
-    """A minimal varint and the position after it."""
+    """Read a minimal varint; return it and the position after it.
+
+    Raises:
+        DecodeError: It is cut off, longer than it needs to be, or over 64 bits.
+    """
     value, after = read_varint(buffer, pos, end)
     if after - pos > 1 and buffer[after - 1] == 0:
         raise DecodeError("varint longer than it needs to be", offset=pos)
@@ -80,7 +91,7 @@ class Field(NamedTuple):
 
 
 def read_tag(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
-    """A field's tag, its number checked, and the position after it."""
+    """Read a field's tag and check its number; return the tag and the position after it."""
     tag, after = read_minimal_varint(buffer, pos, end)
     if not 0 < tag >> 3 < 1 << 29:
         raise DecodeError(f"field number {tag >> 3} is not from 1 to 2^29-1", offset=pos)
@@ -88,7 +99,7 @@ def read_tag(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
 
 
 def fixed_size(tag: int, pos: int) -> int:
-    """Bytes of a field that is neither a varint nor length-delimited."""
+    """Return the size of a field that is neither a varint nor length-delimited."""
     wire_type = tag & 7
     if wire_type == FIXED64:
         return 8
@@ -98,18 +109,18 @@ def fixed_size(tag: int, pos: int) -> int:
 
 
 def field_cut(number: int, needed: int, available: int, pos: int) -> TruncatedError:
-    """The error for a field that does not end within its message."""
+    """Return the error for a field that does not end within its message."""
     return TruncatedError(
         f"field {number} needs {needed} bytes, has {available}", needed=needed, available=available, offset=pos
     )
 
 
 def read_field(buffer: Buffer, pos: int, end: int) -> Field:
-    """The field that starts at `pos` of a message ending at `end`.
+    """Read the field that starts at `pos` of a message ending at `end`.
 
     Raises:
         TruncatedError: The field does not end within the message.
-        DecodeError: The tag is not one that every parser reads alike.
+        DecodeError: Parsers disagree about the tag or the length.
     """
     tag, content = read_tag(buffer, pos, end)
     number, wire_type = tag >> 3, tag & 7

@@ -9,30 +9,43 @@ from ..tensor.device import Device
 from ..tensor.dtype import DType
 from ..tensor.header import Header
 from ..v1 import dlpack_pb2
+from . import tags
 from .wire import varint
 
-SUM_TAG = b"\x49"
-PADDING_TAG = b"\x72"
-DATA_TAG = b"\x7a"
+_SHAPE_TAG = tags.byte(tags.SHAPE)
+_STRIDES_TAG = tags.byte(tags.STRIDES)
+_OFFSET_TAG = tags.byte(tags.BYTE_OFFSET)
+SUM_TAG = tags.byte(tags.DATA_SUM)
+PADDING_TAG = tags.byte(tags.PADDING)
+DATA_TAG = tags.byte(tags.DATA)
 
 
 def header_fields(header: Header) -> bytes:
-    """Serialized fields 1 to 8 of a header, in order; its checksum is left out."""
-    dtype, shape, strides, byte_offset, byte_order, device, padded, version, _, _ = header
-    serialized = fixed_fields(version, padded, device, dtype)
-    if shape:
-        serialized += _packed_field(b"\x2a", shape)
-    if strides is not None:
-        serialized += _packed_field(b"\x32", strides)
-        if byte_offset:
-            serialized += b"\x38" + varint(byte_offset)
-    return serialized + ORDER_FIELDS[byte_order]
+    """Serialize fields 1 to 8 of a header in order, without its checksum."""
+    serialized = fixed_fields(header.version, header.padded, header.device, header.dtype)
+    if header.shape:
+        serialized += _packed_field(_SHAPE_TAG, header.shape)
+    if header.strides is not None:
+        serialized += _packed_field(_STRIDES_TAG, header.strides)
+        if header.byte_offset:
+            serialized += _OFFSET_TAG + varint(header.byte_offset)
+    return serialized + ORDER_FIELDS[header.byte_order]
 
 
-ORDER_FIELDS = (b"", b"\x40\x01", b"\x40\x02")
+def summed_fields(header: Header) -> bytes:
+    """Serialize fields 1 to 9 of a header: as `header_fields`, then the checksum if there is one."""
+    serialized = header_fields(header)
+    if header.checksum is None:
+        return serialized
+    return serialized + SUM_TAG + header.checksum.to_bytes(8, "little")
+
+
+ORDER_FIELDS = (b"", *(tags.byte(tags.BYTE_ORDER) + varint(order) for order in (1, 2)))
+"""The byte_order field by its value; nothing for 0, as every serializer writes it."""
 
 
 def _packed_field(tag: bytes, values: tuple[int, ...]) -> bytes:
+    # Values below 128 are their own varints, so their bytes are the content: most shapes need no loop.
     if len(values) < 0x80:
         try:
             content = bytes(values)
@@ -45,9 +58,10 @@ def _packed_field(tag: bytes, values: tuple[int, ...]) -> bytes:
     return tag + varint(len(content)) + content
 
 
+# An lru_cache, not a Memo: its arguments are few and come from live tensors, and its C code makes a hit cheapest.
 @lru_cache(maxsize=1024)
 def fixed_fields(version: tuple[int, int] | None, padded: bool, device: Device | None, dtype: DType) -> bytes:
-    """Fields 1 to 4: what most tensors of a program have in common."""
+    """Serialize fields 1 to 4, which most tensors of a program have in common."""
     message = dlpack_pb2.DLTensor(
         flags=layout.FLAG_SUBBYTE_PADDED if padded else 0,
         dtype=dlpack_pb2.DLDataType(
@@ -67,7 +81,7 @@ def fixed_fields(version: tuple[int, int] | None, padded: bool, device: Device |
 
 
 def padding_field(size: int) -> bytes:
-    """The padding field with `size` zero bytes; nothing at all for 0, as every serializer does."""
+    """Return the padding field with `size` zero bytes; nothing for 0, as every serializer writes it."""
     if size < len(_PADDING_FIELDS):
         return _PADDING_FIELDS[size]
     return PADDING_TAG + varint(size) + bytes(size)
@@ -77,5 +91,5 @@ _PADDING_FIELDS = (b"", *(PADDING_TAG + varint(size) + bytes(size) for size in r
 
 
 def data_tag(payload_bytes: int) -> bytes:
-    """Tag and length of the payload; nothing at all for an empty one."""
+    """Return tag and length of the payload; nothing for an empty one."""
     return DATA_TAG + varint(payload_bytes) if payload_bytes else b""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DecodeError
-from ..tensor.capsule import Borrowed, carrier
+from ..tensor.capsule import Borrowed
+from ..tensor.dtype import carrier
 from ..tensor.header import Header
 from ..tensor.memory import empty_aligned
 from ..tensor.tensor import Tensor, from_payload, is_foreign

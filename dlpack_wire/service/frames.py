@@ -73,10 +73,7 @@ def frame_fields(topic: str, sequence: int, time_ns: int, metadata: bytes, heade
         header: As in `FrameHead`.
     """
     frame = pb.Frame(topic=topic, sequence=sequence, time_ns=time_ns).SerializeToString()
-    tensor = writing.header_fields(header)
-    if header.checksum is not None:
-        tensor += writing.SUM_TAG + header.checksum.to_bytes(8, "little")
-    return frame + metadata + length_delimited(_HEADER, tensor)
+    return frame + metadata + length_delimited(_HEADER, writing.summed_fields(header))
 
 
 def frame_metadata(metadata: Metadata | None) -> bytes:

@@ -19,6 +19,7 @@ from ..message.names import MAX_NAMES_BYTES, Value, decode_name, decode_value, n
 from ..message.wire import FIXED64, LEN, VARINT, read_field, read_varint, varint
 from ..tensor.checksum import Running
 from ..tensor.header import Header
+from ..tensor.memo import Memo
 from ..tensor.memory import Buffer
 from ..tensor.source import Source
 from ..v1 import tensor_file_pb2
@@ -90,10 +91,7 @@ class Chunk(NamedTuple):
 
 def record_parts(number: int, block: bytes, header: Header, payload: Buffer = b"") -> list[Buffer]:
     """Return a record as the field of that number, in parts to be joined; without a payload if none is given."""
-    tensor = writing.header_fields(header)
-    if header.checksum is not None:
-        tensor += writing.SUM_TAG + header.checksum.to_bytes(8, "little")
-    tensor += writing.data_tag(len(payload))
+    tensor = writing.summed_fields(header) + writing.data_tag(len(payload))
     tensor_bytes = len(tensor) + len(payload)
     inner = block + _CHUNK_TAG + varint(tensor_bytes) + tensor
     return [varint(number << 3 | LEN) + varint(len(inner) + len(payload)) + inner, payload]
@@ -341,9 +339,13 @@ class _Known(NamedTuple):
     header: Header
 
 
-# By the record's size and first bytes, since tensors of one program come again and again.
-_KNOWN: dict[tuple[int, bytes], _Known] = {}
-_KNOWN_COUNT, _KNOWN_BYTES, _KEY_BYTES = 1024, 512, 16
+# By the record's size and first bytes: tensors of one program come again and again.
+_KNOWN: Memo[tuple[int, bytes], _Known] = Memo(1024)
+_KNOWN_BYTES = 512
+"""Longest record remembered, without its payload: names and headers of most tensors take under 100 bytes."""
+
+_KEY_BYTES = 16
+"""First bytes of a record in its key: enough to tell numbered names apart in most programs."""
 
 
 def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
@@ -363,9 +365,7 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
             bytes(buffer[located.sum_begin + 8 : located.data_begin]),
         )
         if located.sum_begin < located.data_begin and len(before) + len(after) <= _KNOWN_BYTES:
-            if len(_KNOWN) >= _KNOWN_COUNT:
-                _KNOWN.clear()
-            _KNOWN[key] = _Known(before, after, record.names, record.header)
+            _KNOWN.keep(key, _Known(before, after, record.names, record.header))
     return record
 
 

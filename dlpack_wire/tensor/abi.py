@@ -28,7 +28,7 @@ VERSIONED = b"dltensor_versioned"
 EXCHANGE_API = b"dlpack_exchange_api"
 MAJOR = 1
 MINOR = 3
-"""The DLPack version that this module understands; a larger minor adds nothing that it must know."""
+"""The DLPack version that this module understands; a larger minor version adds nothing that it must know."""
 
 _DLTENSOR = struct.Struct("<QiiiBBHQQQ" if struct.pack("=H", 1) == b"\x01\x00" else ">QiiiBBHQQQ")
 _VERSION = struct.Struct("=II")
@@ -57,27 +57,29 @@ _USED = {LEGACY: b"used_dltensor", VERSIONED: b"used_dltensor_versioned"}
 RawTensor = tuple[int, int, int, int, int, int, int, int, int, int]
 """A C `DLTensor`: (data, device_type, device_id, ndim, code, bits, lanes, shape, strides, byte_offset).
 
+A plain tuple, as `struct` makes it: naming its fields would cost a tenth of encoding a small tensor.
+
 Pointers are addresses, 0 for NULL.
 """
 
 
-_Room = ctypes.c_char * 48
+_TensorBytes = ctypes.c_char * 48
 _INT64S = [c_longlong * count for count in range(65)]
 
 
 def is_capsule(obj: object) -> bool:
-    """Whether `obj` is a PyCapsule of any name."""
+    """Return True for a PyCapsule of any name."""
     return type(obj) is CAPSULE_TYPE
 
 
 def name_of(capsule: object) -> bytes | None:
-    """The capsule's name."""
+    """Return the capsule's name."""
     name: bytes | None = _get_name(capsule)
     return name
 
 
 def kind_of(capsule: object) -> bytes | None:
-    """LEGACY or VERSIONED if the capsule holds an unconsumed tensor, else None."""
+    """Return LEGACY or VERSIONED if the capsule holds an unconsumed tensor, else None."""
     if _is_valid(capsule, VERSIONED):
         return VERSIONED
     if _is_valid(capsule, LEGACY):
@@ -86,7 +88,7 @@ def kind_of(capsule: object) -> bytes | None:
 
 
 def pointer(capsule: object, kind: bytes) -> int:
-    """Address that the capsule of that name holds."""
+    """Return the address in a capsule of that name."""
     address: int = _get_pointer(capsule, kind)
     return address
 
@@ -102,7 +104,7 @@ def unclaim(capsule: object, kind: bytes) -> None:
 
 
 def has_destructor(capsule: object) -> bool:
-    """Whether the capsule frees its tensor by itself if nobody consumes it."""
+    """Return True if the capsule frees its tensor by itself when nobody consumes it."""
     return bool(_get_destructor(capsule))
 
 
@@ -114,10 +116,10 @@ def call_deleter(managed: int, kind: bytes) -> None:
 
 
 def read_managed(managed: int, kind: bytes) -> tuple[RawTensor, int, tuple[int, int] | None]:
-    """The tensor, flags and version of a managed tensor.
+    """Read the tensor, flags and version of a managed tensor.
 
     Raises:
-        UnsupportedVersionError: Its major version is another one; then no other byte of it was read.
+        UnsupportedVersionError: Its major version is another one; then no other byte of it is read.
     """
     if kind == LEGACY:
         return read_tensor(managed), 0, None
@@ -133,24 +135,24 @@ def read_managed(managed: int, kind: bytes) -> tuple[RawTensor, int, tuple[int, 
 
 
 def read_tensor(address: int) -> RawTensor:
-    """The C `DLTensor` at an address."""
+    """Read the C `DLTensor` at an address."""
     raw: RawTensor = _DLTENSOR.unpack(ctypes.string_at(address, 48))
     return raw
 
 
 def read_int64s(address: int, count: int) -> tuple[int, ...]:
-    """`count` numbers of 64 bits at an address, at most 64 of them."""
+    """Read `count` numbers of 64 bits at an address, at most 64 of them."""
     return tuple(_INT64S[count].from_address(address)[:])
 
 
 def memory(address: int, size: int, writable: bool = False) -> memoryview:
-    """Memory as a buffer. It owns nothing: whoever made the memory must be kept alive meanwhile."""
+    """Return memory as a buffer that owns nothing: the memory's owner must be held meanwhile."""
     view: memoryview = _memory_view(address, size, _WRITE if writable else _READ)
     return view
 
 
 def owned_memory(address: int, size: int, owner: object, writable: bool = False) -> memoryview:
-    """Memory as a buffer that keeps its owner alive: it may be handed to others, who may keep it."""
+    """Return memory as a buffer that keeps its owner alive, so that it may be handed on."""
     array = (ctypes.c_char * size).from_address(address)
     array.owner = owner  # type: ignore[attr-defined]
     view = memoryview(array).cast("B")
@@ -165,7 +167,7 @@ def relabel(
     strides: tuple[int, ...] | None = None,
     flags: int = 0,
 ) -> None:
-    """Rewrite what a fresh capsule of ours says, before anybody has seen it.
+    """Rewrite the header in a fresh capsule of ours, before anybody has seen it.
 
     The memory stays that of the array behind it, with its deleter. `shape` and `strides` must have the array's
     number of dimensions.
@@ -197,7 +199,7 @@ TensorReader = Callable[[Any], RawTensor]
 
 
 def exchange_reader(table: object) -> TensorReader | None:
-    """A function that reads an object's tensor through a C exchange table, without owning it.
+    """Return a function that reads an object's tensor through a C exchange table, without owning it.
 
     Returns:
         None if the capsule is not such a table, is of another major version, or lacks that function. What the
@@ -216,10 +218,10 @@ def exchange_reader(table: object) -> TensorReader | None:
     address_of = ctypes.addressof
 
     def reader(obj: Any) -> RawTensor:
-        room = _Room()
-        if from_object(obj, address_of(room)) != 0:
+        into = _TensorBytes()
+        if from_object(obj, address_of(into)) != 0:
             raise BufferError(f"the C exchange table of {type(obj).__name__} refused the object")
-        raw: RawTensor = unpack(room)
+        raw: RawTensor = unpack(into)
         return raw
 
     return reader

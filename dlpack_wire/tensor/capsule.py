@@ -17,18 +17,12 @@ from ..errors import EncodeError, UnsupportedTensorError
 from . import abi, layout
 from . import dtype as dtypes
 from .device import CPU, HOST_READABLE, Device
-from .dtype import NATIVE, ByteOrder, DType
+from .dtype import CARRIERS, NATIVE, ByteOrder, DType, carrier
 from .frameworks import is_lazy, normaliser
+from .header import Header
+from .memo import Memo
 
 MAX_VERSION = (abi.MAJOR, abi.MINOR)
-
-_CARRIERS: dict[int, np.dtype[Any]] = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
-
-
-def carrier(itemsize: int) -> np.dtype[Any]:
-    """A numpy dtype that moves elements of that many bytes without looking at them."""
-    found = _CARRIERS.get(itemsize)
-    return found if found is not None else np.dtype((np.void, itemsize))
 
 
 class Borrowed:
@@ -39,9 +33,9 @@ class Borrowed:
             the payload's bytes, one-dimensional.
         dtype: Element type.
         shape: Extents in elements.
-        byte_order: Of the memory.
-        device: Where the tensor lives.
-        padded: Whether elements of fewer than 8 bits fill a byte each.
+        byte_order: Byte order of the memory.
+        device: Device that the tensor lives on.
+        padded: True if elements of fewer than 8 bits fill a byte each.
         version: DLPack version of the producer, or None.
     """
 
@@ -70,11 +64,11 @@ class Borrowed:
 
     @property
     def lasting(self) -> bool:
-        """Whether the array stays valid for as long as somebody holds it; memory out of a capsule does not."""
+        """True if the array stays valid for as long as it is held; memory out of a capsule does not."""
         return self._unclaim is None
 
     def release(self) -> None:
-        """Let go of the memory. The array must not be used any more."""
+        """Release the memory. The array must not be used any more."""
         self._owner = None
         if self._unclaim is not None:
             unclaim, self._unclaim = self._unclaim, None
@@ -94,19 +88,16 @@ def borrow(x: Any) -> Borrowed:
         A context manager; the producer and its memory are held until it is released.
 
     Raises:
-        UnsupportedTensorError: `x` is no producer, or its dtype, device or kind has no place in a message.
-        EncodeError: `x` describes no possible tensor.
+        UnsupportedTensorError: `x` is not a producer, or its dtype, device or kind cannot be written in a message.
+        EncodeError: `x` describes an impossible tensor.
         UnsupportedVersionError: A capsule of another major version.
-        ValueError: A capsule that is used up, or of another kind.
+        ValueError: A capsule that was consumed, or holds no tensor.
         Exception: Whatever the producer itself raises.
     """
     kind = type(x)
     reader = _READERS.get(kind)
     if reader is None:
-        reader = _find_reader(x)
-        if len(_READERS) >= 256:
-            _READERS.clear()
-        _READERS[kind] = reader
+        reader = _READERS.keep(kind, _find_reader(x))
     return reader(x)
 
 
@@ -114,7 +105,7 @@ def borrow_writable(x: Any) -> Borrowed:
     """Borrow a tensor's memory to write into: that of a numpy array, or of an object whose library says it may be done.
 
     Raises:
-        UnsupportedTensorError: The memory is read-only, is not that of `x` itself, or nothing says that it is.
+        UnsupportedTensorError: The memory is read-only, or not known to be that of `x` itself.
     """
     if isinstance(x, np.ndarray):
         if not x.flags.writeable:
@@ -122,10 +113,10 @@ def borrow_writable(x: Any) -> Borrowed:
         return borrow(x)
     if is_lazy(x):
         raise UnsupportedTensorError("a lazy view has no memory of its own to write into")
-    peek = peeker(x)
-    if peek is not None:
-        held, raw = peek(x)
-        return _from_raw(raw, False, MAX_VERSION, held, writable=True)
+    look = peeker(x)
+    if look is not None:
+        held, raw = look(x)
+        return _from_raw(raw, held, padded=False, version=MAX_VERSION, writable=True)
     if not hasattr(type(x), "__dlpack__"):
         return _refuse(x)
     capsule = _ask(x)
@@ -135,11 +126,11 @@ def borrow_writable(x: Any) -> Borrowed:
     return _from_managed(abi.pointer(capsule, kind), kind, capsule, writable=True)
 
 
-_READERS: dict[type, Callable[[Any], Borrowed]] = {}
+_READERS: Memo[type, Callable[[Any], Borrowed]] = Memo(256)  # types of tensors in one program: a handful
 
 
 def _find_reader(x: Any) -> Callable[[Any], Borrowed]:
-    """How to borrow from objects of this type."""
+    """Return the function that borrows from objects of this type."""
     kind = type(x)
     if isinstance(x, np.ndarray):
         return _refuse_masked if isinstance(x, np.ma.MaskedArray) else _borrow_array
@@ -149,9 +140,9 @@ def _find_reader(x: Any) -> Callable[[Any], Borrowed]:
         return _borrow_capsule
     if peeker(x) is not None:
         return _borrow_by_table
-    settle = normaliser(x)
-    if settle is not None:
-        return lambda x: _borrow_producer(settle(x))
+    normalise = normaliser(x)
+    if normalise is not None:
+        return lambda x: _borrow_producer(normalise(x))
     if hasattr(kind, "__dlpack__"):
         return _borrow_producer
     if hasattr(kind, "to_dlpack"):
@@ -174,7 +165,7 @@ def _refuse(x: Any) -> Borrowed:
     else:
         remedy = "it has neither __dlpack__ nor to_dlpack"
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    raise UnsupportedTensorError(f"{name} is no tensor: {remedy}")
+    raise UnsupportedTensorError(f"{name} is not a tensor: {remedy}")
 
 
 def _refuse_masked(x: Any) -> Borrowed:
@@ -214,11 +205,11 @@ def _device_of(x: Any) -> Device | None:
 
 
 def _ask(x: Any) -> Any:
-    """A producer's capsule, by the protocol it speaks. No `stream`: for the CPU the protocol wants it left out."""
+    """Ask a producer for its capsule, by the protocol it speaks. For the CPU, `stream` must be left out."""
     try:
         return x.__dlpack__(max_version=MAX_VERSION)
     except TypeError as error:
-        # Either the producer is older than `max_version`, or the fault is its own: then it comes again.
+        # Either the producer is older than `max_version`, or the fault is its own: then the second try shows it too.
         try:
             return x.__dlpack__()
         except TypeError as again:
@@ -226,7 +217,7 @@ def _ask(x: Any) -> Any:
 
 
 def _host_copy(x: Any, device: Device) -> Any:
-    """A capsule with a copy in host memory of a tensor that lives elsewhere."""
+    """Return a capsule with a copy in host memory of a tensor on another device."""
     try:
         return x.__dlpack__(max_version=MAX_VERSION, dl_device=tuple(CPU), copy=True)
     except (TypeError, BufferError, ValueError, NotImplementedError) as error:
@@ -254,7 +245,7 @@ def _borrow_to_dlpack(x: Any) -> Borrowed:
     return borrow(x.to_dlpack())
 
 
-# Look at the name and change it as one step, also where threads run without a GIL.
+# The name is checked and changed as one step, also where threads run without a GIL: two threads could both claim it.
 _CLAIMING = threading.Lock()
 
 
@@ -292,38 +283,31 @@ def _from_managed(managed: int, kind: bytes, owner: object, writable: bool = Fal
     raw, flags, version = abi.read_managed(managed, kind)
     if writable and (version is None or flags & (layout.FLAG_READ_ONLY | layout.FLAG_IS_COPIED)):
         raise UnsupportedTensorError("its library does not lend its own memory for writing")
-    return _from_raw(raw, bool(flags & layout.FLAG_SUBBYTE_PADDED), version, owner, writable)
+    padded = bool(flags & layout.FLAG_SUBBYTE_PADDED)
+    return _from_raw(raw, owner, padded=padded, version=version, writable=writable)
 
 
 Peek = Callable[[Any], tuple[Any, abi.RawTensor]]
+"""Reads an object's C tensor, on whatever device; returns it with the object to hold meanwhile."""
 
 
 def peeker(x: Any) -> Peek | None:
-    """How to read the C tensor of such objects at once, through the exchange table of their type; None if it has none.
-
-    What a peeker returns is (object to hold meanwhile, C tensor, on whatever device).
-    """
+    """Return the function that reads the C tensor of such objects through their type's exchange table, or None."""
     kind = type(x)
     try:
         return _PEEKERS[kind]
     except KeyError:
         table = getattr(kind, "__dlpack_c_exchange_api__", None)
         read = abi.exchange_reader(table) if table is not None else None
-        peek = None
-        if read is not None:
-            peek = _peek_with(read, normaliser(x))
-        if len(_PEEKERS) >= 256:
-            _PEEKERS.clear()
-        _PEEKERS[kind] = peek
-        return peek
+        return _PEEKERS.keep(kind, _peek_with(read, normaliser(x)) if read is not None else None)
 
 
-_PEEKERS: dict[type, Peek | None] = {}
+_PEEKERS: Memo[type, Peek | None] = Memo(256)  # types of tensors in one program: a handful
 
 
-def _peek_with(read: abi.TensorReader, settle: Callable[[Any], Any] | None) -> Peek:
+def _peek_with(read: abi.TensorReader, normalise: Callable[[Any], Any] | None) -> Peek:
     def peek(x: Any) -> tuple[Any, abi.RawTensor]:
-        held = x if settle is None else settle(x)
+        held = x if normalise is None else normalise(x)
         return held, read(held)
 
     return peek
@@ -333,19 +317,57 @@ def _borrow_by_table(x: Any) -> Borrowed:
     peek = peeker(x)
     assert peek is not None
     held, raw = peek(x)
+    _, device_type, _, _, _, bits, _, _, _, _ = raw
     # The table's tensor has no flags, so nothing says whether elements of fewer than 8 bits are padded.
-    if raw[1] in HOST_READABLE and raw[5] >= 8:
-        return _from_raw(raw, False, MAX_VERSION, held)
+    if device_type in HOST_READABLE and bits >= 8:
+        return _from_raw(raw, held, padded=False, version=MAX_VERSION)
     return _borrow_producer(held)
 
 
-def raw_layout(raw: abi.RawTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a C tensor, both in elements.
+Kind = tuple[int, int, int, tuple[int, ...], tuple[int, ...], int, int]
+"""All of a C tensor that decides its header: (code, bits, lanes, shape, strides, device_type, device_id)."""
+
+
+def peek(x: Any) -> tuple[Kind, int, Any] | None:
+    """Look at a tensor through the exchange table of its type, without a capsule; None if it has none.
+
+    Returns:
+        Its kind; the address of its first element, or 0 for NULL; and an object to be held while the memory is read.
 
     Raises:
-        EncodeError: It has none.
+        EncodeError: The number of dimensions is impossible, or the shape is missing.
     """
-    ndim, shape_at, strides_at = raw[3], raw[7], raw[8]
+    look = peeker(x)
+    if look is None:
+        return None
+    held, raw = look(x)
+    data, device_type, device_id, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = raw
+    shape, strides = _read_layout(ndim, shape_at, strides_at)
+    return (code, bits, lanes, shape, strides, device_type, device_id), data + byte_offset if data else 0, held
+
+
+def header_of(kind: Kind) -> Header | None:
+    """Return the header of a C tensor that the host can read as it is, compact, of a type that needs no check.
+
+    None for all others.
+    """
+    code, bits, lanes, shape, strides, device_type, device_id = kind
+    if device_type not in HOST_READABLE or layout.canonical_strides(shape, strides) is not None or 0 in shape:
+        return None
+    dtype = DType(code, bits, lanes)
+    if not dtype.any_bytes:
+        return None
+    size = layout.check_layout(dtype, False, shape, None, 0, EncodeError)
+    order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
+    return Header(dtype, shape, size, order, Device(device_type, device_id))
+
+
+def _read_layout(ndim: int, shape_at: int, strides_at: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and strides of a C tensor, both in elements.
+
+    Raises:
+        EncodeError: The number of dimensions is impossible, or the shape is missing.
+    """
     if ndim == 0:
         return (), ()
     if ndim < 0 or ndim > layout.MAX_NDIM:
@@ -357,17 +379,17 @@ def raw_layout(raw: abi.RawTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _from_raw(
-    raw: abi.RawTensor, padded: bool, version: tuple[int, int] | None, owner: object, writable: bool = False
+    raw: abi.RawTensor, owner: object, *, padded: bool, version: tuple[int, int] | None, writable: bool = False
 ) -> Borrowed:
     """Check a C tensor and view its memory."""
-    data, device_type, device_id, _, code, bits, lanes, _, _, byte_offset = raw
+    data, device_type, device_id, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = raw
     if device_type not in HOST_READABLE:
         raise UnsupportedTensorError(
             f"memory on {Device(device_type, device_id)} cannot be read by the host; ask its library for a host copy",
             field="device",
         )
     dtype = DType(code, bits, lanes)
-    shape, strides = raw_layout(raw)
+    shape, strides = _read_layout(ndim, shape_at, strides_at)
     device = CPU if device_type == 1 and device_id == 0 else Device(device_type, device_id)
     compact = layout.canonical_strides(shape, strides) is None
     # Checks the shape; strides and offset are those of live memory, not of a message.
@@ -380,7 +402,7 @@ def _from_raw(
     if layout.is_packed(dtype, padded):
         if not compact:
             raise UnsupportedTensorError(
-                f"packed {dtype.name} with strides {strides}: only row-major memory has a place in a message",
+                f"packed {dtype.name} with strides {strides}: only row-major memory can be written",
                 field="strides",
             )
         itemsize, extents, steps = 1, (size,), (1,)
@@ -411,21 +433,21 @@ def lend(
     copied: bool,
     max_version: tuple[int, int] | None,
 ) -> Any:
-    """A capsule over an array's memory, under the dtype and shape that it really has.
+    """Return a capsule over an array's memory, under the dtype and shape that it really has.
 
     Args:
         array: The elements (for packed ones the bytes). Kept alive until the consumer lets go. Strides not negative.
         dtype: Element type.
         shape: Extents in elements.
-        padded: Whether elements of fewer than 8 bits fill a byte each.
-        copied: Whether the memory is a copy made for this consumer.
-        max_version: What the consumer speaks; None: legacy.
+        padded: True if elements of fewer than 8 bits fill a byte each.
+        copied: True if the memory is a copy made for this consumer.
+        max_version: Version that the consumer speaks; None: legacy.
 
     Raises:
         BufferError: Read-only memory for a legacy consumer, which could not know.
     """
     packed = layout.is_packed(dtype, padded)
-    own = None if packed else _CARRIERS.get(array.dtype.itemsize)
+    own = None if packed else CARRIERS.get(array.dtype.itemsize)
     if own is not None:
         view = array.getfield(own)
     elif packed:

@@ -1,6 +1,8 @@
-"""XXH3-64 sums, and the checks of payload contents that are made in the same pass."""
+"""XXH3-64 sums, and the checks of payload contents made in the same pass."""
 
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -11,7 +13,7 @@ from .header import Header
 from .memory import Buffer
 
 PASS_BYTES = 1 << 18
-"""Chunk that is hashed and then checked or copied while it is still in the cache."""
+"""Piece that is hashed, then checked or copied while it is still in the cache: half of a small L2 cache."""
 
 xxh3 = xxh3_64_intdigest
 """XXH3-64 with seed 0 of a contiguous buffer. Lets go of the GIL on large ones."""
@@ -20,6 +22,7 @@ Running = xxh3_64
 """A running XXH3-64 with seed 0: `update(buffer)`, `intdigest()`."""
 
 EMPTY = xxh3(b"")
+"""Sum of an empty payload."""
 
 
 def check_sum(expected: int, actual: int, what: str) -> None:
@@ -49,19 +52,15 @@ def check_contents(header: Header, expected: int | None, payload: Buffer) -> Non
 
 
 def check_spare_bits(header: Header, payload: Buffer) -> None:
-    """Refuse set bits after the last packed element."""
-    used = header.payload_bytes * 8 - spare_bits(header)
-    last = payload[len(payload) - 1]
-    if last >> (used - (header.payload_bytes - 1) * 8):
+    """Raise DecodeError if bits after the last packed element are set."""
+    spare = spare_bits(header)
+    if spare and payload[len(payload) - 1] >> (8 - spare):
         raise DecodeError(f"spare bits after the last {header.dtype.name} are not zero", field="data")
 
 
 def spare_bits(header: Header) -> int:
-    """Bits of a packed payload's last byte that hold no element."""
-    count = 1
-    for n in header.shape:
-        count *= n
-    return header.payload_bytes * 8 - count * header.dtype.element_bits
+    """Return the number of bits in a packed payload's last byte that hold no element."""
+    return header.payload_bytes * 8 - prod(header.shape) * header.dtype.element_bits
 
 
 def _check_bools(payload: Buffer, expected: int | None) -> None:

@@ -75,12 +75,23 @@ _BY_NAME = {row.name: row for row in _TABLE}
 _NUMPY_NAMES = {f"{kind}{b}" for kind in ("int", "uint") for b in (8, 16, 32, 64)}
 _NUMPY_NAMES |= {"float16", "float32", "float64", "complex64", "complex128", "bool"}
 
+# "code200_16bitx4": a code that this version does not know, its bits, and its lanes if there are several.
 _OPAQUE_NAME = re.compile(r"code(\d+)_(\d+)bit(?:x(\d+))?")
+# "float32x4": a name of the table, which ends with a digit, a letter or is "bool", then the lanes.
 _LANED_NAME = re.compile(r"(.+?\d|bool|.+[a-z])x(\d+)")
 
 
+CARRIERS: dict[int, np.dtype[Any]] = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
+
+
+def carrier(itemsize: int) -> np.dtype[Any]:
+    """Return a numpy dtype that moves elements of that many bytes without looking at them."""
+    found = CARRIERS.get(itemsize)
+    return found if found is not None else np.dtype((np.void, itemsize))
+
+
 def fault(code: int, bits: int, lanes: int) -> str | None:
-    """Why (code, bits, lanes) is no element type, or None if it is one."""
+    """Return the reason why (code, bits, lanes) is not an element type, or None if it is one."""
     said = f"(code {code}, bits {bits}, lanes {lanes})"
     if code < 0:
         return f"{said}: negative code"
@@ -99,7 +110,7 @@ def fault(code: int, bits: int, lanes: int) -> str | None:
 
 
 class DType:
-    """What one element is: `lanes` numbers of `bits` bits of the kind `code`. Immutable; one object per value.
+    """An element type: `lanes` numbers of `bits` bits of the kind `code`. Immutable; one object per value.
 
     `DType("bfloat16")`, `DType("float32x4")` (4 lanes), `DType(code, bits, lanes)`, `DType(np.dtype)` and
     `DType(DType)` all name one. Codes that DLPack does not define yet are opaque: `DType("code200_16bit")`.
@@ -109,24 +120,24 @@ class DType:
         bits: Width of one lane in bits.
         lanes: Numbers per element.
         name: Canonical name.
-        known: Whether this version knows the code.
+        known: True if this version knows the code.
         element_bits: Width of one element in bits.
         part_bytes: Width in bytes of what a byte swap reverses: a lane, or half of a complex number; 1 if nothing
             is wider than a byte.
+        numpy_or_none: The numpy dtype, or None if numpy has no such type.
         plain_numpy: The numpy dtype, if a payload in this machine's order can be viewed through it as it lies, without
             a look at bytes or address; else None.
-        any_bytes: Whether every pattern of bits in an element's bytes is a value, so that none needs a look.
+        any_bytes: True if every bit pattern of an element is a value, so that payloads need no check.
         alignment: Bytes that memory of this type is aligned to when handed out: one lane, at most 16.
 
     Raises:
-        EncodeError: There is no such element type.
-        UnsupportedTensorError: The numpy dtype has no counterpart in DLPack.
+        EncodeError: The name or the numbers are not those of an element type.
+        UnsupportedTensorError: DLPack has no counterpart of the numpy dtype.
     """
 
     # Equality is identity: every value is interned for as long as somebody holds it.
     __slots__ = (
         "__weakref__",
-        "_numpy",
         "alignment",
         "any_bytes",
         "bits",
@@ -135,6 +146,7 @@ class DType:
         "known",
         "lanes",
         "name",
+        "numpy_or_none",
         "part_bytes",
         "plain_numpy",
     )
@@ -149,9 +161,10 @@ class DType:
     alignment: int
     any_bytes: bool
     plain_numpy: np.dtype[Any] | None
-    _numpy: np.dtype[Any] | None
+    numpy_or_none: np.dtype[Any] | None
 
     def __new__(cls, what: DType | str | int | np.dtype[Any] | type, bits: int | None = None, lanes: int = 1) -> DType:
+        """Look the element type up, or make it."""
         if isinstance(what, DType):
             return what
         if bits is not None:
@@ -180,9 +193,9 @@ class DType:
         return max(self.element_bits // 8, 1)
 
     @property
-    def has_numpy(self) -> bool:
-        """Whether numpy (with ml_dtypes) has this type."""
-        return self._numpy is not None
+    def element(self) -> np.dtype[Any]:
+        """The numpy dtype, or a carrier of the same size where numpy has no such type."""
+        return self.numpy_or_none if self.numpy_or_none is not None else carrier(self.itemsize)
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -191,7 +204,7 @@ class DType:
         Raises:
             UnsupportedTensorError: numpy has no such type.
         """
-        if self._numpy is None:
+        if self.numpy_or_none is None:
             if not self.known:
                 remedy = "this version does not know the code; read the bytes from `.payload`"
             elif self.lanes > 1:
@@ -204,7 +217,7 @@ class DType:
                 f"numpy has no type for {self.name} (code {self.code}, bits {self.bits}, lanes {self.lanes}): {remedy}",
                 field="dtype",
             )
-        return self._numpy
+        return self.numpy_or_none
 
 
 def _parse(name: str) -> tuple[int, int, int]:
@@ -217,7 +230,7 @@ def _parse(name: str) -> tuple[int, int, int]:
     laned = _LANED_NAME.fullmatch(name)
     row = _BY_NAME.get(laned[1]) if laned is not None else None
     if laned is None or row is None:
-        raise EncodeError(f"no dtype is called {name!r}", field="dtype")
+        raise EncodeError(f"unknown dtype {name!r}", field="dtype")
     return row.code, row.bits, int(laned[2])
 
 
@@ -247,7 +260,7 @@ def _make(code: int, bits: int, lanes: int) -> DType:
     put(self, "any_bytes", bits >= 8 and code != BOOL)
     plain = self.any_bytes and numpy is not None and numpy.alignment >= self.alignment
     put(self, "plain_numpy", numpy if plain else None)
-    put(self, "_numpy", numpy)
+    put(self, "numpy_or_none", numpy)
     return _INTERNED.setdefault((code, bits, lanes), self)
 
 
@@ -268,24 +281,24 @@ _FROM_NUMPY: dict[np.dtype[Any], DType] = {}
 for _row in _TABLE:
     _dtype = _make(_row.code, _row.bits, 1)
     _FROM_TABLE[_row.code, _row.bits, 1] = _dtype
-    if _dtype._numpy is not None:
-        _FROM_NUMPY[_dtype._numpy] = _dtype
+    if _dtype.numpy_or_none is not None:
+        _FROM_NUMPY[_dtype.numpy_or_none] = _dtype
 
 
 def from_wire(code: int, bits: int, lanes: int) -> DType:
-    """The element type of a message.
+    """Return the element type that a message states.
 
     Raises:
-        DecodeError: There is none like it.
+        DecodeError: The numbers are not those of an element type.
     """
     return _look_up(code, bits, lanes, DecodeError)
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType:
-    """The element type of a numpy dtype of either byte order.
+    """Return the element type of a numpy dtype of either byte order.
 
     Raises:
-        UnsupportedTensorError: DLPack has none for it.
+        UnsupportedTensorError: DLPack has no counterpart.
     """
     found = _FROM_NUMPY.get(dtype)
     if found is None and not dtype.isnative and str(dtype.kind) != "W":
@@ -308,12 +321,12 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
 
 
 def table() -> tuple[DType, ...]:
-    """Every known element type with one lane, by code and width."""
+    """Return every known element type with one lane, by code and width."""
     return tuple(_FROM_TABLE.values())
 
 
 def byte_order_of(dtype: np.dtype[Any]) -> ByteOrder:
-    """Byte order of a numpy dtype's memory; unspecified where no part is wider than a byte."""
+    """Return the byte order of a numpy dtype's memory; unspecified where no part is wider than a byte."""
     if dtype.itemsize == 1:
         return ByteOrder.UNSPECIFIED
     return NATIVE if dtype.isnative else ByteOrder(3 - NATIVE)

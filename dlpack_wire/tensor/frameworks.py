@@ -1,4 +1,4 @@
-"""What frameworks' own exports leave to the caller: lazy views, shells, and tensors without numbers.
+"""Tensors that frameworks export wrongly or not at all: lazy views, shells, tensors without numbers.
 
 No framework is imported here; one that a program does not use costs nothing.
 """
@@ -15,17 +15,20 @@ from .dtype import COMPLEX, DType
 
 
 def normaliser(x: Any) -> Callable[[Any], Any] | None:
-    """What turns objects of such a type into ones whose export says all; None if they are so already."""
+    """Return a function that prepares objects of this type for export (detach, resolve conj/neg, read variables).
+
+    None if they need none.
+    """
     if _is_torch(x):
-        return _settle_torch
+        return _normalise_torch
     if type(x).__module__.startswith("tensorflow."):
-        return _settle_tensorflow
+        return _normalise_tensorflow
     return None
 
 
 def storage_key(x: Any) -> int:
-    """Equal for two torch tensors if their values lie in the same memory; 0 where that cannot be told."""
-    if not _has_place(x):
+    """Return equal numbers for two torch tensors whose values lie in the same memory; 0 where that is not known."""
+    if not _has_memory(x):
         return 0
     try:
         return hash(("storage", x.untyped_storage().data_ptr()))
@@ -34,30 +37,34 @@ def storage_key(x: Any) -> int:
 
 
 def memory_key(x: Any) -> Hashable:
-    """Equal for two living torch tensors if and only if they are the same memory; None where it cannot be told."""
-    if not _has_place(x) or not x.numel():
+    """Return equal keys for two living torch tensors if and only if they are the same memory; None where not known."""
+    if not _has_memory(x) or not x.numel():
         return None
     return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
 
 
-def _has_place(x: Any) -> bool:
-    """Whether x is a torch tensor whose values lie in memory as they are."""
+def _has_memory(x: Any) -> bool:
+    """Return True for a torch tensor whose values lie in memory as they are."""
     return _is_torch(x) and x.layout is _torch_strided() and not x.is_meta and not is_lazy(x)
 
 
 def is_lazy(x: Any) -> bool:
-    """Whether x shows other values than its memory holds."""
+    """Return True if x shows other values than its memory holds."""
     return _is_torch(x) and (x.is_conj() or x.is_neg())
 
 
 def _is_torch(x: Any) -> bool:
-    """Whether x is a torch tensor; torch itself is never imported."""
+    """Return True for a torch tensor; torch itself is never imported."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def _settle_torch(x: Any) -> Any:
-    """The tensor's logical values: no gradient, no lazy conjugation or negation; or a clear refusal."""
+def _normalise_torch(x: Any) -> Any:
+    """Return the logical values: without gradient, lazy conjugation or negation.
+
+    Raises:
+        UnsupportedTensorError: The tensor has no dense values in memory.
+    """
     is_complex = _TORCH_DTYPES.get(x.dtype)
     if is_complex is None:
         is_complex = _check_torch_dtype(x.dtype)
@@ -74,13 +81,13 @@ def _settle_torch(x: Any) -> Any:
     return x
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # found once torch is there: it need not be when this module is imported
 def _torch_strided() -> Any:
     return sys.modules["torch"].strided
 
 
 _TORCH_DTYPES: dict[Any, bool] = {}
-"""torch dtypes whose export says what they are, and whether they are complex."""
+"""torch dtypes whose export is right, and True for the complex ones. As many as torch has."""
 
 
 def _check_torch_dtype(dtype: Any) -> bool:
@@ -88,7 +95,7 @@ def _check_torch_dtype(dtype: Any) -> bool:
     try:
         meant = DType("float4_e2m1fnx2" if name == "float4_e2m1fn_x2" else name)
     except EncodeError as error:
-        raise UnsupportedTensorError(f"torch.{name} has no place in DLPack: {error}", field="dtype") from None
+        raise UnsupportedTensorError(f"torch.{name} has no counterpart in DLPack: {error}", field="dtype") from None
     if meant.bits < 8 and meant.lanes == 1:
         # torch exports them as plain 8-bit integers, and says nothing of how many values a byte holds.
         raise UnsupportedTensorError(
@@ -98,13 +105,17 @@ def _check_torch_dtype(dtype: Any) -> bool:
     return is_complex
 
 
-def _settle_tensorflow(x: Any) -> Any:
-    """The value of a variable; a refusal of what TensorFlow's own export answers by ending the process."""
+def _normalise_tensorflow(x: Any) -> Any:
+    """Return the value of a variable.
+
+    Raises:
+        UnsupportedTensorError: TensorFlow's own export would end the process for this dtype, or has none.
+    """
     if not hasattr(type(x), "__dlpack__") and hasattr(x, "read_value"):
         x = x.read_value()
     name = getattr(getattr(x, "dtype", None), "name", "")
     if name in ("string", "resource", "variant"):
         raise UnsupportedTensorError(f"a TensorFlow tensor of {name} holds no numbers", field="dtype")
     if not hasattr(type(x), "__dlpack__"):
-        raise UnsupportedTensorError(f"{type(x).__module__}.{type(x).__qualname__} is no dense tensor")
+        raise UnsupportedTensorError(f"{type(x).__module__}.{type(x).__qualname__} is not a dense tensor")
     return x

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie: sizes, strides, and every rule that ties them to the payload.
+"""The layout of a tensor: sizes, strides, and every rule that ties them to the payload.
 
 All arithmetic is on Python's unbounded integers, so nothing can wrap, and nothing here allocates memory in
 proportion to what an input claims. Strides count elements.
@@ -13,7 +13,7 @@ from ..errors import DecodeError, WireError
 from .dtype import DType
 
 MAX_NDIM = 64
-"""Most dimensions of a tensor: numpy's limit, and far more than any framework uses."""
+"""Most dimensions of a tensor: numpy's limit, and more than any framework uses."""
 
 MAX_ELEMENT_BITS = 8 * (2**31 - 1)
 """Widest element: one that fills a message, and the most that numpy can hold."""
@@ -26,7 +26,7 @@ _TOO_LARGE = 1 << 63
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a compact row-major tensor."""
+    """Return the strides of a compact row-major tensor."""
     strides = [1] * len(shape)
     step = 1
     for axis in range(len(shape) - 1, -1, -1):
@@ -36,19 +36,19 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_packed(dtype: DType, padded: bool) -> bool:
-    """Whether elements share bytes with their neighbours."""
+    """Return True if elements share bytes with their neighbours."""
     return dtype.element_bits % 8 != 0 and not padded
 
 
 def compact_bytes(dtype: DType, padded: bool, count: int) -> int:
-    """Bytes of `count` elements without gaps."""
+    """Return the bytes of `count` elements without gaps."""
     if padded:
         return count
     return (count * dtype.element_bits + 7) // 8
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
-    """Lowest and highest element position reached, relative to element [0, ..., 0]; no axis may be empty."""
+    """Return the lowest and highest position reached, from element [0, ..., 0]; no axis may be empty."""
     low = high = 0
     for n, stride in zip(shape, strides, strict=True):
         if stride < 0:
@@ -59,7 +59,7 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
 
 
 def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    """The one way to write strides: None if compact row-major, else 1 for every axis of size 1.
+    """Return strides in canonical form: None if compact row-major, else 1 for every axis of size 1.
 
     Axes of size 0 or 1 are ignored in the comparison, because libraries disagree about their strides.
     """
@@ -80,7 +80,7 @@ def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the elements fill one block exactly under some order of the axes (C, Fortran, channels-last, ...)."""
+    """Return True if the elements fill one block exactly under some order of the axes (C, Fortran, channels-last)."""
     step = 1
     for stride, n in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1):
         if stride != step:
@@ -90,7 +90,7 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def overlap(shape: Sequence[int], strides: Sequence[int]) -> str | None:
-    """Why some index tuples could reach the same element, or None.
+    """Return the reason why some index tuples could reach the same element, or None.
 
     The test is exact enough for a contract: axes longer than 1 in order of |stride|, and each must step over
     everything that those before it can reach. Zero strides fail it.
@@ -111,15 +111,18 @@ def check_layout(
     byte_offset: int,
     error: type[WireError] = DecodeError,
 ) -> int:
-    """Check a header against every rule of the contract and return the exact size of its payload.
+    """Check a layout against every rule of the contract, and return the exact size of its payload.
 
     Args:
         dtype: Element type.
-        padded: Whether elements of fewer than 8 bits fill a byte each.
+        padded: True if elements of fewer than 8 bits fill a byte each.
         shape: Extents in elements.
         strides: In elements, or None for compact row-major.
         byte_offset: Bytes from the start of the payload to element [0, ..., 0].
-        error: Class to raise: whose fault it would be.
+        error: Class to raise: EncodeError for a tensor of ours, DecodeError for one that arrived.
+
+    Raises:
+        WireError: `error`: a rule is broken.
     """
     if len(shape) > MAX_NDIM:
         raise error(f"{len(shape)} dimensions; at most {MAX_NDIM} are allowed", field="shape")
@@ -131,7 +134,7 @@ def check_layout(
         raise error(f"sub-byte padded (4) needs bits < 8 and lanes 1, not {dtype.name}", field="flags")
     count = prod(shape)
     nonzero = count or prod(n for n in shape if n)
-    # Packed elements too must have room with a byte for each lane, as they have when they are unpacked.
+    # A packed lane counts as a byte here: unpacked, the tensor must still be addressable.
     unpacked = nonzero * dtype.lanes if is_packed(dtype, padded) else compact_bytes(dtype, padded, nonzero)
     if unpacked >= _TOO_LARGE:
         raise error(f"{tuple(shape)} of {dtype.name} needs 2^63 bytes or more", field="shape")

@@ -1,4 +1,4 @@
-"""Host memory: what counts as a buffer, and fresh memory as consumers like it."""
+"""Host memory: the type of buffers, and fresh memory with the alignment that consumers expect."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" el
 
 
 def empty_aligned(size: int) -> np.ndarray[Any, Any]:
-    """Fresh memory of `size` bytes, aligned to 64."""
-    room = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % ALIGNMENT
-    return room[begin : begin + size]
+    """Return fresh memory of `size` bytes, aligned to 64."""
+    block = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -block.ctypes.data % ALIGNMENT
+    return block[begin : begin + size]
 
 
 def unreserved(size: int) -> memoryview:
-    """Zeroed memory that takes room only where it is written to, however large it is."""
+    """Return zeroed memory whose pages exist only where it is written to, however large it is."""
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE))

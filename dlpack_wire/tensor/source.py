@@ -10,11 +10,12 @@ import numpy as np
 
 from ..errors import EncodeError
 from . import layout
-from .capsule import Borrowed, borrow, carrier
+from .capsule import Borrowed, borrow
 from .checksum import Running, spare_bits
 from .device import CPU, Device
-from .dtype import BOOL, ByteOrder, DType, byte_order_of, from_numpy
+from .dtype import BOOL, ByteOrder, DType, byte_order_of, carrier, from_numpy
 from .header import Header
+from .memo import Memo
 from .subbyte import mask, pack
 from .tensor import Tensor
 
@@ -22,7 +23,7 @@ Layout = Literal["keep", "compact"]
 
 
 class Source:
-    """What a tensor will be on the wire. Holds the producer's memory until `close`.
+    """A tensor as it will be on the wire. Holds the producer's memory until `close`.
 
     Attributes:
         header: Its header, without a checksum.
@@ -39,7 +40,7 @@ class Source:
             provenance: Record the producer's DLPack version.
 
         Raises:
-            UnsupportedTensorError: `x` has no place in a message.
+            UnsupportedTensorError: `x` cannot be written in a message.
         """
         if layout not in ("keep", "compact"):
             raise EncodeError(f"must be 'keep' or 'compact', not {layout!r}", field="layout")
@@ -48,18 +49,19 @@ class Source:
         self._flat: np.ndarray[Any, Any] | None = None
         self._gather: np.ndarray[Any, Any] | None = None
         try:
-            self._settle(layout == "keep", provenance)
+            self._choose_layout(layout == "keep", provenance)
         except BaseException:
             self.close()
             raise
 
-    def _settle(self, keep: bool, provenance: bool) -> None:
+    def _choose_layout(self, keep: bool, provenance: bool) -> None:
+        """Decide which bytes are written, and make the header for them."""
         b = self._borrowed
         array, dtype, shape, padded = b.array, b.dtype, b.shape, b.padded
         strides: tuple[int, ...] | None = None
         size = layout.check_layout(dtype, padded, shape, None, 0, EncodeError)
         version = b.version if provenance else None
-        if dtype.element_bits % 8 and not padded and array.dtype == dtype._numpy:
+        if dtype.element_bits % 8 and not padded and array.dtype == dtype.numpy_or_none:
             array = pack(array, dtype.bits)  # ml_dtypes keeps one element per byte
         elif size and not layout.is_packed(dtype, padded) and not array.flags.c_contiguous:
             order = _dense_order(array, shape) if keep else None
@@ -67,7 +69,7 @@ class Source:
                 itemsize = array.itemsize
                 strides = layout.canonical_strides(shape, tuple(s // itemsize for s in array.strides))
                 array = array.transpose(order)
-        self.header = Header(dtype, shape, strides, 0, b.byte_order, b.device, padded, version, None, size)
+        self.header = Header(dtype, shape, size, b.byte_order, b.device, strides, padded=padded, version=version)
         if dtype.code == BOOL or dtype.bits < 8:
             array = self._canonical_bits(array)
         if array.flags.c_contiguous:
@@ -76,7 +78,7 @@ class Source:
             self._gather = array.getfield(carrier(array.itemsize))
 
     def _canonical_bits(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The same elements with no other bits set than their values have; copied only if some were."""
+        """Return the elements with no bits set but those of their values; copied only if others were set."""
         header = self.header
         if header.payload_bytes == 0:
             return array
@@ -97,17 +99,17 @@ class Source:
 
     @property
     def lasting(self) -> bool:
-        """Whether a piece stays what it is for as long as somebody holds it, also after `close`."""
+        """True if pieces stay valid indefinitely, also after `close`; False if only until the next one is requested."""
         return self._flat is not None and self._borrowed.lasting
 
     def buffer(self) -> memoryview | None:
-        """The whole payload where it lies, or None if it has to be gathered."""
+        """Return the whole payload where it lies, or None if it has to be gathered."""
         return self._flat.data if self._flat is not None else None
 
     def pieces(self, size: int) -> Iterator[memoryview]:
-        """The payload in order, in contiguous pieces of at most `size` bytes (at least one element).
+        """Yield the payload in order, in contiguous pieces of at most `size` bytes (at least one element).
 
-        A piece is valid until the next one is asked for.
+        A piece is valid until the next one is requested, unless `lasting` is True.
         """
         if self._flat is not None:
             flat = self._flat.data
@@ -125,7 +127,7 @@ class Source:
                 yield part.view(np.uint8).data
 
     def checksum(self) -> int:
-        """XXH3-64 of the payload."""
+        """Return the XXH3-64 of the payload."""
         running = Running()
         for piece in self.pieces(1 << 20):
             running.update(piece)
@@ -143,50 +145,62 @@ class Source:
         self.close()
 
 
-_PLAIN: dict[tuple[Any, ...], tuple[Header, np.dtype[Any] | None]] = {}
-_PLAIN_COUNT = 4096
+class PlainArray:
+    """What is known of all arrays of one dtype, shape and strides that are plain: C-contiguous, not empty, of a type
+    whose every bit pattern is a value.
+
+    Attributes:
+        header: Their header, without a checksum.
+        element: The dtype to view them as where numpy exports no buffer of their own (ml_dtypes), or None.
+        prefixes: What `message.codec` writes before their payloads, without and with a checksum, once it is known.
+    """
+
+    __slots__ = ("element", "header", "prefixes")
+
+    def __init__(self, header: Header, element: np.dtype[Any] | None) -> None:
+        self.header = header
+        self.element = element
+        self.prefixes: list[tuple[bytes, bytes] | None] = [None, None]
+
+    def payload(self, x: np.ndarray[Any, Any]) -> Any:
+        """Return an object whose buffer is the payload of one of these arrays."""
+        return x if self.element is None else x.view(self.element)
 
 
-def plain_array(x: np.ndarray[Any, Any]) -> tuple[Header, Any] | None:
-    """The header and payload of what most arrays are: C-contiguous, not empty, of a type whose bytes need no look.
+PLAIN_ARRAYS: Memo[tuple[Any, ...], PlainArray] = Memo(4096)  # shapes in use in one program, with much to spare
+"""What is known of plain arrays, by (dtype, shape, strides)."""
 
-    It is what a `Source` would say of the array, found at once if another one was like it.
+
+def plain_array(x: np.ndarray[Any, Any]) -> PlainArray | None:
+    """Return what is known of a plain array at once if another one was like it; None if it takes a `Source`.
 
     Args:
         x: An array, of no subclass.
-
-    Returns:
-        (header without checksum, object with the payload as its buffer), or None if it takes a `Source`.
     """
     key = (x.dtype, x.shape, x.strides)
-    found = _PLAIN.get(key)
+    found = PLAIN_ARRAYS.get(key)
     if found is None:
         dtype = from_numpy(x.dtype)
         if not dtype.any_bytes or not x.flags.c_contiguous or not x.size:
             return None
         header = plain_header(dtype, x.shape, byte_order_of(x.dtype), CPU)
-        # numpy exports no buffer of ml_dtypes' types.
-        found = header, carrier(x.itemsize) if x.dtype.kind in "VW" else None
-        if len(_PLAIN) >= _PLAIN_COUNT:
-            _PLAIN.clear()
-        _PLAIN[key] = found
-    header, element = found
-    return header, x if element is None else x.view(element)
+        found = PLAIN_ARRAYS.keep(key, PlainArray(header, carrier(x.itemsize) if x.dtype.kind in "VW" else None))
+    return found
 
 
 def plain_header(dtype: DType, shape: tuple[int, ...], byte_order: ByteOrder, device: Device) -> Header:
-    """The header of a compact row-major tensor in which elements fill whole bytes."""
+    """Return the header of a compact row-major tensor whose elements fill whole bytes."""
     size = layout.check_layout(dtype, False, shape, None, 0, EncodeError)
-    return Header(dtype, shape, None, 0, byte_order, device, False, None, None, size)
+    return Header(dtype, shape, size, byte_order, device)
 
 
 def _borrow_tensor(t: Tensor) -> Borrowed:
-    """Our own tensor; of foreign order only if its code is unknown."""
-    return Borrowed(t._array, t.dtype, t.shape, t.byte_order, CPU, t.header.padded)
+    """Borrow one of our own tensors; its byte order is foreign only if its code is unknown."""
+    return Borrowed(t.storage, t.dtype, t.shape, t.byte_order, CPU, t.header.padded)
 
 
 def _dense_order(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> list[int] | None:
-    """The order of axes in which the elements lie one behind the other, or None if there is none."""
+    """Return the order of axes in which the elements are contiguous, or None if they are not in any order."""
     itemsize = array.itemsize
     strides = array.strides
     if any(s % itemsize for s in strides):

@@ -10,7 +10,7 @@ PackedBytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def mask(bits: int) -> int:
-    """The bits of a byte that hold a padded element's value."""
+    """Return the mask of the bits that hold a padded element's value."""
     return (1 << bits) - 1
 
 
@@ -22,9 +22,9 @@ def pack(values: np.ndarray[Any, Any], bits: int) -> PackedBytes:
     flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     if 8 % bits == 0:
         per_byte = 8 // bits
-        room = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
-        np.bitwise_and(flat, mask(bits), out=room[: flat.size])
-        lanes = room.reshape(-1, per_byte)
+        bytes_out = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
+        np.bitwise_and(flat, mask(bits), out=bytes_out[: flat.size])
+        lanes = bytes_out.reshape(-1, per_byte)
         packed: PackedBytes = lanes[:, 0].copy()
         for lane in range(1, per_byte):
             packed |= lanes[:, lane] << (lane * bits)
@@ -34,7 +34,7 @@ def pack(values: np.ndarray[Any, Any], bits: int) -> PackedBytes:
 
 
 def unpack(packed: PackedBytes, bits: int, count: int) -> PackedBytes:
-    """The first `count` packed elements, one per byte, upper bits zero."""
+    """Unpack the first `count` elements, one per byte, upper bits zero."""
     if 8 % bits == 0:
         per_byte = 8 // bits
         lanes = np.empty((packed.size, per_byte), np.uint8)

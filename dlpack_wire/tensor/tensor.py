@@ -1,4 +1,4 @@
-"""A tensor over memory that has arrived: what `decode`, `open` and `get` return."""
+"""A tensor over memory that has arrived, as `decode`, `open` and `get` return it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from ..errors import UnsupportedTensorError
 from . import layout
-from .capsule import carrier, lend
+from .capsule import lend
 from .device import CPU, Device
-from .dtype import NATIVE, ByteOrder, DType
+from .dtype import NATIVE, ByteOrder, DType, carrier
 from .header import Header
 from .memory import empty_aligned
 from .subbyte import mask, pack, unpack
@@ -32,8 +32,8 @@ class Tensor:
         """Wrap memory that lies as `header` says.
 
         Args:
-            header: What the elements are. Its byte order is that of the payload as recorded; the memory of a known
-                type is always in this machine's.
+            header: The header. Its byte order is that of the payload as recorded; the memory of a known type is always
+                in this machine's.
             array: The elements, of the numpy dtype if there is one, else of a carrier; for packed elements the
                 bytes, one-dimensional.
             checksum: The recorded checksum, if it is not in the header: most readers never ask for it.
@@ -51,6 +51,14 @@ class Tensor:
             self._header = self._header.with_checksum(self._checksum)
             self._checksum = None
         return self._header
+
+    @property
+    def storage(self) -> np.ndarray[Any, Any]:
+        """The elements where they lie, as numpy sees them; for packed elements the bytes, one-dimensional.
+
+        For this package: numpy's view may have a carrier type, and a write into it changes the tensor.
+        """
+        return self._array
 
     @property
     def dtype(self) -> DType:
@@ -77,8 +85,8 @@ class Tensor:
         """Distance between neighbours along each dimension, in elements."""
         if self._header.is_packed:
             return layout.row_major(self._header.shape)
-        itemsize = self._array.dtype.itemsize
-        return tuple(s // itemsize for s in self._array.strides)
+        itemsize = self.storage.dtype.itemsize
+        return tuple(s // itemsize for s in self.storage.strides)
 
     @property
     def nbytes(self) -> int:
@@ -93,18 +101,21 @@ class Tensor:
     @property
     def flags(self) -> int:
         """DLPack's flags of this memory: 1 read-only, 4 sub-byte padded."""
-        read_only = 0 if self._array.flags.writeable else layout.FLAG_READ_ONLY
+        read_only = 0 if self.storage.flags.writeable else layout.FLAG_READ_ONLY
         return read_only | (layout.FLAG_SUBBYTE_PADDED if self._header.padded else 0)
 
     @property
     def payload(self) -> memoryview:
-        """The elements as row-major bytes in this machine's order; a view if they lie so, else a copy."""
-        flat = np.ascontiguousarray(self._array).reshape(-1)
+        """The elements as row-major bytes in this machine's order.
+
+        A view if the elements lie so, read-only if the tensor is; else a writable copy. Aligned like the tensor.
+        """
+        flat = np.ascontiguousarray(self.storage).reshape(-1)
         return flat.view(np.uint8).data
 
     @property
     def byte_order(self) -> ByteOrder:
-        """Order of the bytes in memory: this machine's, unless the type is unknown and cannot be swapped."""
+        """Byte order of the memory: this machine's, unless the type is unknown and cannot be swapped."""
         recorded = self._header.byte_order
         return NATIVE if recorded and self._header.dtype.known else recorded
 
@@ -125,10 +136,10 @@ class Tensor:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The tensor as a numpy array, of an ml_dtypes type where numpy has none.
+        """Return the tensor as a numpy array, of an ml_dtypes type where numpy has none.
 
         Raises:
-            UnsupportedTensorError: numpy has no type for the elements.
+            UnsupportedTensorError: Neither numpy nor ml_dtypes has a type for the elements.
 
         Memory:
             A view, read-only if the payload is. Packed elements are unpacked into a new array.
@@ -137,7 +148,7 @@ class Tensor:
         if self._header.is_packed:
             unpacked: np.ndarray[Any, Any] = self._unpacked().view(dtype)
             return unpacked
-        view: np.ndarray[Any, Any] = self._array.view()
+        view: np.ndarray[Any, Any] = self.storage.view()
         if self._header.padded and view.size:
             # Not all of ml_dtypes' types ignore the upper bits.
             values = view.view(np.uint8)
@@ -173,8 +184,9 @@ class Tensor:
         or sub-byte padded memory for a legacy consumer, which cannot be told; negative strides.
 
         Raises:
-            BufferError: The consumer wants another device, no copy where one is needed, or the element type has no
-                place in a capsule.
+            BufferError: The consumer asks for another device, or for no copy where one is needed.
+            UnsupportedTensorError: The element type does not fit DLPack's struct, or is an unknown code in foreign
+                byte order (also a BufferError).
         """
         if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != tuple(CPU):
             raise BufferError(f"this tensor is in host memory {tuple(CPU)}, not on {tuple(dl_device)}")
@@ -192,7 +204,7 @@ class Tensor:
                 "cannot be swapped",
                 field="byte_order",
             )
-        array, padded = self._array, self._header.padded
+        array, padded = self.storage, self._header.padded
         legacy = max_version is None or max_version[0] < 1
         why = None
         if any(s < 0 for s in array.strides):
@@ -209,24 +221,34 @@ class Tensor:
             padded = False
         elif why is not None or copy:
             array = np.array(array, order="C" if why == "memory with negative strides" else "K")
-        copied = array is not self._array
+        copied = array is not self.storage
         return lend(array, dtype, self._header.shape, padded, copied, None if legacy else max_version)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Tensor:
-        """A part of the tensor by basic indexing, as numpy does it: a view wherever elements fill whole bytes."""
+        """Return a part of the tensor by basic indexing, as numpy does it.
+
+        Args:
+            key: Integers, slices, `...` and None.
+
+        Raises:
+            IndexError: The key is of another kind, has too many parts, or lies outside of the tensor.
+
+        Memory:
+            A view; a copy for packed elements, which share bytes.
+        """
         if self._header.is_packed:
-            part = _basic(self._unpacked(), key)
+            part = select(self._unpacked(), key)
             return self._with(pack(part, self._header.dtype.bits), part.shape)
-        part = _basic(self._array, key)
+        part = select(self.storage, key)
         return self._with(part, part.shape)
 
     def _unpacked(self) -> np.ndarray[Any, Any]:
-        """Packed elements with each lane in a byte of its own."""
+        """Return packed elements with each lane in a byte of its own."""
         lanes = self._header.dtype.lanes
         return (
-            unpack(self._array, self._header.dtype.bits, self.size * lanes)
+            unpack(self.storage, self._header.dtype.bits, self.size * lanes)
             .view(carrier(lanes))
             .reshape(self._header.shape)
         )
@@ -237,8 +259,8 @@ class Tensor:
         return Tensor(header, array)
 
 
-def _basic(array: np.ndarray[Any, Any], key: Any) -> np.ndarray[Any, Any]:
-    """`array[key]` for integers, slices, Ellipsis and None; always a view, also of a single element."""
+def select(array: np.ndarray[Any, Any], key: Any) -> np.ndarray[Any, Any]:
+    """Return `array[key]` for integers, slices, Ellipsis and None; always a view, also of a single element."""
     keys = key if isinstance(key, tuple) else (key,)
     for k in keys:
         if not (k is None or k is Ellipsis or isinstance(k, slice) or _is_index(k)):
@@ -250,7 +272,7 @@ def _basic(array: np.ndarray[Any, Any], key: Any) -> np.ndarray[Any, Any]:
 
 
 def _is_mapped(array: np.ndarray[Any, Any]) -> bool:
-    """Whether the memory is a file mapping."""
+    """Return True if the memory is a file mapping."""
     base: object = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj
@@ -262,13 +284,13 @@ def _is_index(k: object) -> bool:
 
 
 def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, copy: bool | None = None) -> Tensor:
-    """A tensor over the payload that starts at `begin` of `buffer`, whose size and contents have been checked.
+    """Return a tensor over the payload that starts at `begin` of `buffer`. Its size and contents have been checked.
 
     Args:
         header: What the bytes are.
         checksum: The recorded checksum, if the header does not have it.
         buffer: Bytes, or anything that exports them. Not modified.
-        begin: Where the payload starts.
+        begin: Position of the payload.
         copy: True: into new memory always; None: where byte order or alignment demand it; False: never.
 
     Raises:
@@ -301,7 +323,7 @@ def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, 
 
 
 def is_foreign(header: Header) -> bool:
-    """Whether the payload has to be swapped for this machine."""
+    """Return True if the payload has to be swapped for this machine."""
     order = header.byte_order
     return order != NATIVE and order != ByteOrder.UNSPECIFIED and header.dtype.known
 
@@ -311,8 +333,7 @@ def _view(header: Header, buffer: Any, begin: int) -> np.ndarray[Any, Any]:
     if header.is_packed:
         packed: np.ndarray[Any, Any] = np.ndarray((header.payload_bytes,), np.uint8, buffer, begin)
         return packed
-    own = dtype._numpy
-    element = own if own is not None else carrier(dtype.itemsize)
+    element = dtype.element
     strides = None
     if header.strides is not None:
         strides = tuple(s * element.itemsize for s in header.strides)
@@ -321,7 +342,7 @@ def _view(header: Header, buffer: Any, begin: int) -> np.ndarray[Any, Any]:
 
 
 def _is_aligned(array: np.ndarray[Any, Any], alignment: int) -> bool:
-    """Whether every element lies at a multiple of `alignment`; strides are whole elements."""
+    """Return True if every element lies at a multiple of `alignment`; strides are whole elements."""
     if array.dtype.alignment >= alignment:
         return array.flags.aligned
     return array.ctypes.data % alignment == 0

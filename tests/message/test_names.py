@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dlpack_wire import DecodeError, EncodeError, LimitError
 from dlpack_wire.message.names import (
     MAX_NAME_BYTES,
-    check_names,
+    check_encodings,
     decode_map,
     decode_name,
     encode_map,
@@ -136,8 +136,8 @@ def test_names_that_arrive_and_break_a_rule_are_refused_alone_and_among_many(enc
     with pytest.raises(DecodeError):
         decode_name(encoded)
     with pytest.raises(DecodeError):
-        check_names([b"fine", encoded, b"also fine"])
+        check_encodings([b"fine", encoded, b"also fine"])
 
 
 def test_many_good_names_pass() -> None:
-    check_names([b"a", "ä".encode(), b"a" * MAX_NAME_BYTES])
+    check_encodings([b"a", "ä".encode(), b"a" * MAX_NAME_BYTES])

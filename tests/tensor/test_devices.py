@@ -308,7 +308,7 @@ def test_tensorflow_strings_do_not_end_the_process() -> None:
 
 def test_numpy_scalars_of_every_type_are_0_d_tensors() -> None:
     for dtype in table():
-        if dtype.has_numpy:
+        if dtype.numpy_or_none is not None:
             x = np.ones((), dtype.numpy)[()]
             if isinstance(x, np.generic):
                 t = dw.decode(dw.encode(x))
