@@ -1,21 +1,27 @@
-# Every target sets up what it needs: Python 3.10 or later and git are enough.
-#   make demo    the whole path on real images: encode, save, serve, fetch, log, compare
-#   make test    all tests (under 10 minutes on 2 cores)
-#   make check   format, lint, strict types, generated code and schema
-#   make bench   ratios against peers and limits; ARGS="--json" for programs
-#   make soak    the long versions of the tests
-#   make fuzz    coverage-guided fuzzing of everything that reads bytes, on both protobuf back ends
-#   make matrix  every framework against every dtype and layout; writes docs/matrix.md
-#   make proto   regenerate dlpack_wire/v1 from proto/
-#   make floors  install the lowest versions that pyproject.toml allows, and use them
+# Every target sets up what it needs: Python 3.10 or later and git are enough. CONTRIBUTING.md says what each costs.
+#   make demo      the whole path on real images: encode, save, serve, fetch, log, compare
+#   make test      all tests; ARGS="tests/file -k torn" for some
+#   make coverage  all tests, and how much of the code they run; fails below the floor in pyproject.toml
+#   make check     format, lint, strict types, generated code and schema
+#   make format    put the code into the form that `make check` wants
+#   make bench     ratios against peers and limits; ARGS="--json codec file" for programs, or for some areas
+#   make soak      the long versions of the tests
+#   make fuzz      coverage-guided fuzzing of everything that reads bytes, on both protobuf back ends
+#   make matrix    every framework against every dtype and layout; writes docs/matrix.md
+#   make proto     regenerate dlpack_wire/v1 from proto/
+#   make floors    install the lowest versions that pyproject.toml allows, and use them
+#   make dist      build the wheel and the source distribution, and check them; they are in dist/ then
+#   make clean     remove everything that these targets made
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECK_TOOLS = ruff==0.17.6 mypy==2.4.1 types-protobuf==7.35.1.20260906 types-grpcio==1.85.0.20261028
+COVERAGE_TOOLS = coverage==7.17.5 pytest-cov==7.1.0
+DIST_TOOLS = build==1.6.1 twine==7.0.0
 
-.PHONY: demo test check bench soak proto floors fuzz matrix clean
+.PHONY: demo test coverage check format bench soak fuzz matrix proto floors dist clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +42,14 @@ $(VENV)/check: Makefile $(VENV)/installed
 	$(PIP) $(CHECK_TOOLS)
 	touch $@
 
+$(VENV)/coverage: Makefile $(VENV)/test
+	$(PIP) $(COVERAGE_TOOLS)
+	touch $@
+
+$(VENV)/dist: Makefile | $(BIN)/python
+	$(PIP) $(DIST_TOOLS)
+	touch $@
+
 $(VENV)/generator/bin/python: proto/generate.py
 	$(PYTHON) -m venv $(VENV)/generator
 	$(VENV)/generator/bin/python -m pip install --quiet --disable-pip-version-check 'setuptools<81' \
@@ -47,6 +61,9 @@ demo: $(VENV)/demo
 
 test: $(VENV)/test
 	$(BIN)/python -m pytest $(ARGS)
+
+coverage: $(VENV)/coverage
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
 
 soak: $(VENV)/test
 	$(BIN)/python -m pytest --soak --timeout 7200 $(ARGS)
@@ -60,6 +77,10 @@ check: $(VENV)/check $(VENV)/generator/bin/python
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(VENV)/generator/bin/python proto/generate.py --check
+
+format: $(VENV)/check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 fuzz: $(VENV)/test
 	$(PIP) --requirement tests/fuzz/requirements.txt
@@ -75,5 +96,10 @@ proto: $(VENV)/generator/bin/python
 floors: | $(BIN)/python
 	$(BIN)/python tests/floors.py
 
+dist: $(VENV)/dist
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage dist

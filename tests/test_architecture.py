@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "v1": set(),
     "tensor": {"errors"},
     "message": {"errors", "v1", "tensor"},
-    "file": {"errors", "tensor", "message"},
+    "file": {"errors", "v1", "tensor", "message"},
     "service": {"errors", "v1", "tensor", "message"},
     "log": {"errors", "v1", "tensor", "message", "file"},
     "formats": {"errors", "tensor", "message", "file"},

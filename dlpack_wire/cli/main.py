@@ -14,6 +14,7 @@ from .. import __version__, file
 from ..errors import DecodeError, NotFoundError, RemoteError, WireError
 from ..file import audit, recovery
 from ..file.diff import diff
+from ..file.reader import contents_of
 from ..file.walk import walk
 from ..formats.convert import FORMATS, convert
 from ..tensor.header import Header
@@ -198,7 +199,7 @@ def _info(options: argparse.Namespace) -> int:
             "payload_bytes": sum(header.payload_bytes for _, header, _ in stored),
             "tensors": len(stored),
             "names": len(f),
-            "generations": len(walk(f.source).ends),
+            "generations": len(walk(contents_of(f).source).ends),
             "torn_bytes": f.torn_bytes,
         }
         metadata = f.metadata
@@ -213,13 +214,11 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _stored(f: FileReader) -> Iterator[tuple[list[str], Header, int]]:
-    """(names, header, position of the payload) of every tensor, in the order of writing."""
-    seen: set[int] = set()
-    for name in f:
-        located = f.locate(name)
-        if located.entry.record_offset not in seen:
-            seen.add(located.entry.record_offset)
-            yield f.names_of(name), located.header, located.entry.data_offset
+    """Yield (names, header, position of the payload) of every tensor, in the order of writing."""
+    contents = contents_of(f)
+    for ordinal in dict.fromkeys(ordinal for _, ordinal in contents.ordinals()):
+        header, _, entry = contents.entry(ordinal)
+        yield contents.names(ordinal), header, entry.data_offset
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -254,7 +253,7 @@ def _verify(options: argparse.Namespace) -> int:
     try:
         with file.open(options.file) as f:
             count = len(f)
-            problems.extend(audit.problems(f))
+            problems.extend(audit.problems(contents_of(f)))
     except DecodeError as error:
         problems.append(error)
     if options.json:

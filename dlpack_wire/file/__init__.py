@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
 from ..errors import DecodeError, EncodeError
-from ..message.aliases import is_tensor, tied
+from ..message.aliases import is_tensor, stored_once
 from ..message.names import Metadata
 from ..tensor.source import Layout
 from ..tensor.tensor import Tensor
 from . import audit
 from .appender import FileAppender
-from .reader import FileReader
+from .reader import FileReader, contents_of
 from .record import RECORD_ALIGNMENT
 from .remote import RemoteBytes, is_url
-from .storage import MappedBytes, MemoryBytes, PositionedBytes, Storage
-from .walk import check_magic
+from .storage import MemoryBytes, open_path
 from .writer import FileWriter
 
 
@@ -44,8 +41,9 @@ def save(
         alignment: Every payload starts at a multiple of this: a power of two from 64 to 4096.
 
     Raises:
-        EncodeError: A name or tensor has no place in a file.
+        EncodeError: A name is malformed or repeated, a tensor cannot be written, or an iterable yields something else.
         OSError: It could not be written. The old file, if any, is untouched.
+        ImportError: A URL needs the extra `dlpack-wire[remote]`.
 
     Memory:
         No copy of a payload that is dense. Tensors of a mapping that are the same memory in the same layout are
@@ -55,12 +53,8 @@ def save(
         if is_tensor(x):
             f.write("", x, layout=layout)
         elif isinstance(x, Mapping):
-            aliases = tied(x)
-            for name, tensor in x.items():
-                if aliases is None:
-                    f.write(name, tensor, layout=layout)
-                elif name in aliases:
-                    f.write(name, tensor, aliases=aliases[name], layout=layout)
+            for name, tensor, aliases in stored_once(x):
+                f.write(name, tensor, aliases=aliases, layout=layout)
         elif isinstance(x, Iterable) and not isinstance(x, (str, bytes, bytearray)):
             for pair in x:
                 if not isinstance(pair, tuple) or len(pair) != 2:
@@ -68,7 +62,7 @@ def save(
                     raise EncodeError(f"an iterable must give (name, tensor) pairs, not {said}; or save a dict")
                 f.write(*pair, layout=layout)
         else:
-            f.write("", x, layout=layout)  # refuses it, and says why
+            f.write("", x, layout=layout)  # which refuses it, and says why
 
 
 def load(source: Any, *, verify: bool = True) -> Tensor | dict[str, Tensor]:
@@ -79,33 +73,35 @@ def load(source: Any, *, verify: bool = True) -> Tensor | dict[str, Tensor]:
         verify: Compare all checksums.
 
     Raises:
-        DecodeError: It is no tensor file, or damaged.
+        DecodeError: It is not a tensor file, or damaged.
         OSError: It could not be read.
+        ImportError: A URL needs the extra `dlpack-wire[remote]`.
 
     Memory:
         Tensors from a path share one private mapping of the file; writing to them never changes it.
     """
     with _open_any(source, verify) as f:
         if verify:
-            f.check_claims()
+            contents_of(f).check_claims()
         tensors = {name: f.read(name) for name in f}
     return tensors[""] if tensors.keys() == {""} else tensors
 
 
 def load_one(source: Any, *, verify: bool = True) -> Tensor:
-    """As `load`, for a file with one tensor, of whatever name.
+    """Load the tensor of a file that holds one, whatever its name. Arguments are those of `load`.
 
     Raises:
-        DecodeError: It holds none or several.
+        DecodeError: It holds none or several, or as for `load`.
+        OSError: It could not be read.
     """
     with _open_any(source, verify) as f:
         if len(f) != 1:
-            raise DecodeError(f"holds {len(f)} tensors, not one").at(path=f.where)
+            raise DecodeError(f"holds {len(f)} tensors, not one").at(path=contents_of(f).where)
         return f.read(next(iter(f)))
 
 
 def load_dict(source: Any, *, verify: bool = True) -> dict[str, Tensor]:
-    """As `load`, always a dict; a tensor saved by itself has the empty name."""
+    """Load a dict of tensors; a tensor saved by itself has the empty name. Arguments and errors are those of `load`."""
     with _open_any(source, verify) as f:
         return {name: f.read(name) for name in f}
 
@@ -157,17 +153,22 @@ def open(
     """Open a tensor file.
 
     Args:
-        path: Where it is: a path, or a URL that fsspec knows; for writing also a binary file object.
+        path: A path, or a URL that fsspec knows; for writing also a binary file object.
         mode: "r" reads lazily; "w" writes tensor by tensor and replaces the file on close; "a" adds to a file, whose
             earlier tensors stay readable at any time, and makes it if it does not exist.
         mmap: Reading: map the file. False reads each payload, or the part that is sliced, when it is needed (network
             disks). URLs are never mapped.
         verify: Reading: compare a payload's checksum when it is first used.
-        metadata, durable, alignment: Writing: as for `save`. Appending: metadata is added to the file's.
+        metadata: Writing: as for `save`. Appending: metadata to add to the file's.
+        durable: Writing and appending: as for `save`.
+        alignment: Writing and appending: as for `save`.
 
     Raises:
-        DecodeError: Reading: it is no tensor file, or damaged.
+        DecodeError: Reading and appending: it is not a tensor file, or damaged.
+        EncodeError: The alignment or metadata cannot be written, or a URL is to be appended to.
         OSError: It could not be opened; appending: another process is appending to it (BlockingIOError).
+        ValueError: The mode is unknown.
+        ImportError: A URL needs the extra `dlpack-wire[remote]`.
     """
     if mode == "w":
         return FileWriter(path, metadata=metadata, durable=durable, alignment=alignment)
@@ -180,44 +181,26 @@ def open(
     if is_url(path):
         return FileReader(RemoteBytes(path), path, verify)
     where = os.fsdecode(path)
-    try:
-        source = _local_bytes(where, mmap)
-    except DecodeError as error:
-        raise error.at(path=where) from None
-    return FileReader(source, where, verify)
-
-
-def _local_bytes(where: str, mmap: bool) -> Storage:
-    fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        status = os.fstat(fd)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), where)
-        size = status.st_size
-        if size == 0:
-            check_magic(b"", 0)  # an empty file cannot be mapped
-        return MappedBytes(fd, size) if mmap else PositionedBytes(fd, size, owner=True)
-    except BaseException:
-        os.close(fd)
-        raise
+    return FileReader(open_path(where, mapped=mmap), where, verify)
 
 
 def problems(path: Any) -> Iterator[DecodeError]:
-    """Every fault of a tensor file, one by one: magic, records, payloads, indexes and trailers of all generations."""
+    """Yield every fault of a tensor file: in its magic, records, payloads, indexes and trailers, of all generations."""
     try:
         f = open(path)
     except DecodeError as error:
         yield error
         return
     with f:
-        yield from audit.problems(f)
+        yield from audit.problems(contents_of(f))
 
 
 def verify(path: Any) -> None:
     """Check every byte of a tensor file that matters: magic, records, payloads, all indexes and trailers.
 
     Raises:
-        DecodeError: The first fault, naming the tensor or the part.
+        DecodeError: The first fault, with the name of the tensor or the part.
+        OSError: The file could not be read.
     """
     for problem in problems(path):
         raise problem

@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import EncodeError
+from ..errors import DecodeError, EncodeError
 from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map, encode_value, names_block, split_names
+from ..message.tags import SUM_FIELD_BYTES
 from .chain import MAX_CHAIN, folded
+from .contents import FileContents
 from .index import MAGIC, Index, Trailer, index_bytes, read_trailer, split_line, whole_line
-from .reader import FileReader
 from .record import RECORD_ALIGNMENT
 from .replacement import Replacement
 from .sink import FileSink
@@ -24,7 +25,7 @@ EMPTY_FILE = MAGIC + b"".join(index_bytes([], b"", len(MAGIC)))
 
 
 class _Level(NamedTuple):
-    """One index of the file's chain, as far as folding needs it."""
+    """One index of the file's chain, reduced to what folding needs."""
 
     trailer: Trailer
     size: int
@@ -35,7 +36,7 @@ class _Level(NamedTuple):
 class FileAppender(RecordWriter):
     """A tensor file that grows: `f["step/100"] = x`, then `f.flush()`.
 
-    What `flush` returned for stays, whatever happens to this process. Readers that have the file open are not
+    Tensors that `flush` returned for stay, whatever happens to this process. Readers that have the file open are not
     disturbed; those that open it see the last generation that was flushed. A name that is written again takes the
     place of the earlier tensor. One process appends at a time; its lock dies with it.
 
@@ -48,7 +49,7 @@ class FileAppender(RecordWriter):
     ) -> None:
         """Open a file for appending; one that does not exist is made, without tensors.
 
-        What a killed append left behind the last complete generation is cut off.
+        Bytes that a killed append left behind the last complete generation are cut off.
 
         Args:
             path: The file.
@@ -58,7 +59,8 @@ class FileAppender(RecordWriter):
 
         Raises:
             BlockingIOError: Another process is appending to it.
-            DecodeError: It is no tensor file, or has no complete generation.
+            DecodeError: It is not a tensor file, or has no complete generation.
+            EncodeError: Alignment or metadata cannot be written.
         """
         super().__init__(metadata, alignment)
         self._path = os.path.realpath(os.fsdecode(path))
@@ -82,17 +84,22 @@ class FileAppender(RecordWriter):
     def _begin(self) -> None:
         if os.fstat(self._fd).st_size == 0:
             os.pwrite(self._fd, EMPTY_FILE, 0)
-        with FileReader(PositionedBytes(self._fd, os.fstat(self._fd).st_size), self._path) as f:
-            self._levels = [
-                _Level(link.trailer, link.index.entries_bytes, link.index, link.index.metadata()) for link in f.chain
-            ]
-            self._is_empty = not len(f)
-            self._is_single = "" in f
-            self._end = f.generation_end
-            self._flushed_metadata = self._encoded_metadata(f.metadata)
-            self.metadata = {**f.metadata, **self.metadata}
-            if f.torn_bytes:
-                os.ftruncate(self._fd, self._end)
+        try:
+            contents = FileContents(PositionedBytes(self._fd, os.fstat(self._fd).st_size), self._path)
+            metadata = contents.metadata()
+        except DecodeError as error:
+            error.at(path=self._path)
+            raise
+        self._levels = [
+            _Level(link.trailer, link.index.entries_bytes, link.index, link.index.metadata()) for link in contents.chain
+        ]
+        self._is_empty = not len(contents)
+        self._is_single = contents.ordinal_of("") is not None
+        self._end = contents.generation_end
+        self._flushed_metadata = self._encoded_metadata(metadata)
+        self.metadata = {**metadata, **self.metadata}
+        if contents.torn_bytes:
+            os.ftruncate(self._fd, self._end)
         self._sink = FileSink(self._fd, self._end)
 
     def _check_names(self, name: str, aliases: Sequence[str]) -> None:
@@ -107,7 +114,9 @@ class FileAppender(RecordWriter):
         """Make a generation of everything that was written since the last one.
 
         Raises:
-            OSError: It could not be written, or the path now names another file. What was not flushed is lost.
+            OSError: It could not be written, or the path now names another file. Unflushed tensors are lost.
+            EncodeError: The metadata cannot be written, or the file has as many tensors as its indexes can hold.
+            ValueError: The file is closed.
         """
         with self._lock:
             if self._closed:
@@ -139,7 +148,7 @@ class FileAppender(RecordWriter):
         return encode_map(2, metadata, MAX_FILE_METADATA_BYTES)
 
     def _append_index(self) -> None:
-        """Write an index over the new records and those of the links that it replaces."""
+        """Write an index of the new records and of the links that it replaces."""
         lines = live_lines(self._lines)
         sizes = [level.size for level in self._levels]
         kept = self._levels[: len(sizes) - folded(sizes, sum(map(len, lines)))]
@@ -158,12 +167,12 @@ class FileAppender(RecordWriter):
             kept[-1].trailer if kept else None,
         )
         self._sink.append(index, trailer)
-        written = read_trailer(index[-9:] + trailer)
+        written = read_trailer(index[-SUM_FIELD_BYTES:] + trailer)
         assert written is not None
         self._levels = [*kept, _Level(written, sum(map(len, lines)), lines, metadata)]
 
     def _metadata_since(self, kept: Sequence[_Level]) -> dict[str, Value] | None:
-        """The metadata that those links do not state; None if they state some that is gone."""
+        """Return the metadata that those links lack; None if they state a key that was removed."""
         before: dict[str, Value] = {}
         for level in kept:
             before.update(level.metadata)
@@ -172,7 +181,7 @@ class FileAppender(RecordWriter):
         return {key: value for key, value in self.metadata.items() if not _is_same(before, key, value)}
 
     def _check_path(self) -> None:
-        """Refuse to go on where nobody would look: the file was replaced or removed."""
+        """Raise OSError if the file was replaced or removed: nobody would find what is appended."""
         if not is_at(self._fd, self._path):
             raise OSError(errno.ESTALE, "the path now names another file than the one being appended to", self._path)
 
@@ -181,7 +190,7 @@ class FileAppender(RecordWriter):
             os.fsync(self._fd)
 
     def close(self) -> None:
-        """Flush, and let go of the file.
+        """Flush, and close the file.
 
         Raises:
             OSError: As for `flush`.
@@ -192,7 +201,7 @@ class FileAppender(RecordWriter):
                 self._release()
 
     def abort(self) -> None:
-        """Drop what was not flushed, and let go of the file."""
+        """Drop unflushed tensors, and close the file."""
         if not self._closed and not self._is_inherited:
             try:
                 os.ftruncate(self._fd, self._end)
@@ -201,7 +210,8 @@ class FileAppender(RecordWriter):
 
     def _release(self) -> None:
         self._closed = True
-        fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked child that lives on would keep it locked
+        self._sink.close()
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # else a forked child that lives on would keep it locked
         os.close(self._fd)
 
     def __enter__(self) -> FileAppender:
@@ -218,7 +228,7 @@ def _lines_of(level: _Level) -> Iterable[bytes]:
 
 
 def live_lines(lines: Sequence[bytes]) -> list[bytes]:
-    """Index lines without the names that later lines take over, and without lines that then have no name."""
+    """Return index lines without the names that later lines take over, and without lines that then have no name."""
     taken: set[str] = set()
     live: list[bytes] = []
     for line in reversed(lines):
@@ -233,7 +243,7 @@ def live_lines(lines: Sequence[bytes]) -> list[bytes]:
 
 
 def lock(path: str) -> int:
-    """A descriptor of the file at a path, locked for appending.
+    """Open and lock the file at a path; return its descriptor.
 
     Raises:
         BlockingIOError: Another process has the lock.
@@ -254,7 +264,7 @@ def lock(path: str) -> int:
 
 
 def create(path: str, durable: bool) -> None:
-    """Make a file without tensors, unless another process is quicker."""
+    """Create a file without tensors, unless another process is quicker."""
     place = Replacement(path, durable)
     try:
         os.pwrite(place.fd, EMPTY_FILE, 0)
@@ -267,7 +277,7 @@ def create(path: str, durable: bool) -> None:
 
 
 def is_at(fd: int, path: str) -> bool:
-    """Whether a path names the file of a descriptor."""
+    """Return True if a path names the file of a descriptor."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import DecodeError
-from ..message.names import MAX_NAMES_BYTES, decode_map, split_names
-from ..tensor.checksum import check_contents
-from .chain import MAX_CHAIN, trailer_at
-from .entry import check_entry_names, payload_of, read_entry, read_record
-from .index import Entry, Index, Trailer, check_index
-from .reader import FileReader
+from ..message.names import split_names
+from .chain import MAX_CHAIN, read_index, trailer_at
+from .contents import FileContents
+from .entry import check_entry_names, read_record, read_whole
+from .index import Entry, Index, Trailer
 from .storage import Storage
 from .walk import walk
 
 
-def problems(f: FileReader) -> Iterator[DecodeError]:
-    """Every fault of an open file, one by one; none proves that its indexes and its whole content say the same."""
+def problems(f: FileContents) -> Iterator[DecodeError]:
+    """Yield every fault of an open file. If there is none, its indexes and its records say the same."""
     for problem in _problems(f):
         yield problem.at(path=f.where)
 
 
-def _problems(f: FileReader) -> Iterator[DecodeError]:
+def _problems(f: FileContents) -> Iterator[DecodeError]:
     walked = walk(f.source)
     if walked.stopped is not None:
         yield walked.stopped
@@ -42,7 +41,7 @@ def _problems(f: FileReader) -> Iterator[DecodeError]:
 
 
 class _Records:
-    """The records of a file, as far as its indexes have to say the same.
+    """The records of a file, as its indexes must describe them.
 
     Attributes:
         claimed: Every name and the position of the last record that claims it.
@@ -51,7 +50,8 @@ class _Records:
     def __init__(self, source: Storage) -> None:
         self.claimed: dict[str, int] = {}
         self._source = source
-        # Hashes stand for bytes: a file may have millions of records.
+        # Hashes stand for bytes, since a file may have millions of records. Python salts them for each process, so no
+        # file can be made whose different bytes have equal hashes here; by chance that happens once in 2^64 / n pairs.
         self._names: dict[int, int] = {}
         self._tensors: dict[int, int] = {}
         self._lines: set[int] = set()
@@ -60,24 +60,19 @@ class _Records:
         return offset in self._names
 
     def check(self, offset: int) -> Iterator[DecodeError]:
-        """Check one record by itself, payload included, and note what it says."""
-        names: list[str] = []
-        try:
-            head = read_record(self._source, offset)
-            names, metadata = split_names(head.names)
-            decode_map(metadata, MAX_NAMES_BYTES)
+        """Check one record by itself, payload included, and note its names and header."""
+
+        def note(names: list[str], entry: Entry) -> None:
             self.claimed.update(dict.fromkeys(names, offset))
-            entry = Entry(head.names, head.header, offset, head.data_offset, head.end - head.data_offset)
-            header, checksum, _ = read_entry(entry)
             self._names[offset], self._tensors[offset] = hash(entry.names), hash(entry[1:])
-            check_contents(header, checksum, payload_of(self._source, entry))
+
+        try:
+            read_whole(self._source, offset, note)
         except DecodeError as error:
-            if not names:
-                error.args = (f"record: {error.args[0]}",)
-            yield error.at(tensor=names[0] if names else None, offset=offset)
+            yield error
 
     def compare(self, index: Index) -> Iterator[DecodeError]:
-        """Hold the entries of an index against their records; those that are the same as in another index only once."""
+        """Hold the entries of an index against their records; entries repeated from another index only once."""
         for ordinal in range(len(index)):
             line = hash(index.line(ordinal))
             if line not in self._lines:
@@ -107,14 +102,15 @@ def _generation_problems(
     trailer = trailer_at(source, end)
     assert trailer is not None  # the walk saw it
     try:
-        offset, index_sum = trailer
-        index = Index(check_index(source.read(offset, end - 18), offset, index_sum), offset)
+        index = read_index(source, trailer, end)
         index.metadata()
         depth = 0
         if index.base is not None:
             depth = depths.get(Trailer(*index.base), MAX_CHAIN) + 1
         if depth >= MAX_CHAIN:
-            raise DecodeError("the index builds on none of this file's, or on too many", offset=offset)
+            raise DecodeError(
+                "the base index is not one of this file's, or too many build on each other", offset=trailer.index_offset
+            )
         depths[trailer] = depth
     except DecodeError as error:
         yield error
@@ -122,7 +118,7 @@ def _generation_problems(
         yield from records.compare(index)
 
 
-def _name_problems(f: FileReader, records: _Records) -> Iterator[DecodeError]:
+def _name_problems(f: FileContents, records: _Records) -> Iterator[DecodeError]:
     """Require every name to denote its last record, by the live index as by a reader of the whole file."""
     indexed = set()
     for name, ordinal in f.ordinals():

@@ -1,9 +1,9 @@
-"""The indexes that build on each other: how a reader finds them all, and when a writer folds them into one.
+"""Chains of indexes that build on each other: reading them, and deciding when a writer folds them into one.
 
-A generation's index may hold only its own entries and name an earlier index that it extends. Were every flush to add
-such a link, opening a file would take as many reads as it had flushes; were every flush to write all entries anew,
-a file of many flushes would be all index. So links are folded like the digits of a number to base 8: at most seven of
-a size stand in a row, and an entry is written again once for every eightfold growth of the file.
+A generation's index may hold only its own entries and name an earlier index that it extends. If every flush only added
+a link, opening would cost one read per flush. If every flush rewrote the whole index, the file would be mostly index.
+So links are merged like carries in base 8: at most seven of a size stand in a row, and an entry is written again once
+for every eightfold growth of the file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..errors import DecodeError
 from ..message.wire import read_minimal_varint
-from .index import MAGIC, TRAILER_BYTES, Index, Trailer, check_index, read_trailer
+from .index import MAGIC, TRAILER_BYTES, UNSUMMED_BYTES, Index, Trailer, check_index, read_trailer
 from .storage import Storage
 
 MAX_CHAIN = 64
@@ -23,7 +23,7 @@ MAX_FOLDED_BYTES = 1 << 30
 """Links are not folded into an index larger than this: one of 2^31 bytes would be no message any more."""
 
 RADIX = 8
-"""Links of one size that are folded into one of the next."""
+"""Links of one size that are folded into one of the next. A larger radix writes less and opens slower."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Link:
     """One index of a chain.
 
     Attributes:
-        trailer: Where it stands, and its sum.
-        index: What it says.
+        trailer: Its position and sum.
+        index: Its content.
     """
 
     trailer: Trailer
@@ -40,28 +40,25 @@ class Link:
 
 
 def trailer_at(source: Storage, end: int) -> Trailer | None:
-    """The trailer that ends there, or None if there is none."""
+    """Return the trailer that ends at a position, or None if there is none."""
     begin = end - TRAILER_BYTES
     return read_trailer(source.read(begin, end)) if begin >= len(MAGIC) else None
 
 
 def read_chain(source: Storage, trailer: Trailer, end: int) -> list[Link]:
-    """The indexes that a generation builds on, and its own last.
+    """Return the indexes that a generation builds on, and its own last.
 
     Args:
         source: The file.
         trailer: The generation's trailer.
-        end: Where that ends.
+        end: Position of the trailer's end.
 
     Raises:
-        DecodeError: One of them is damaged, or breaks a rule.
+        DecodeError: One of them is damaged or malformed.
     """
     chain: list[Link] = []
     while True:
-        offset, index_sum = trailer
-        if not len(MAGIC) <= offset < end - TRAILER_BYTES:
-            raise DecodeError(f"index at {offset}, outside the file's {end} bytes", field="index_offset")
-        index = Index(check_index(source.read(offset, end - 18), offset, index_sum), offset)
+        index = read_index(source, trailer, end)
         chain.append(Link(trailer, index))
         if index.base is None:
             chain.reverse()
@@ -69,11 +66,29 @@ def read_chain(source: Storage, trailer: Trailer, end: int) -> list[Link]:
         if len(chain) >= MAX_CHAIN:
             raise DecodeError(f"more than {MAX_CHAIN} indexes build on each other", field="base_index_offset")
         trailer = Trailer(*index.base)
-        end = _base_end(source, trailer, offset)
+        end = _base_end(source, trailer, chain[-1].trailer.index_offset)
+
+
+def read_index(source: Storage, trailer: Trailer, end: int) -> Index:
+    """Read the index that a trailer names.
+
+    Args:
+        source: The file.
+        trailer: The trailer.
+        end: Position of its end.
+
+    Raises:
+        DecodeError: The index is damaged or malformed, or lies outside of the file.
+    """
+    offset, index_sum = trailer
+    if not len(MAGIC) <= offset < end - TRAILER_BYTES:
+        raise DecodeError(f"index at {offset}, outside the file's {end} bytes", field="index_offset")
+    region = source.read(offset, end - UNSUMMED_BYTES)
+    return Index(check_index(region, offset, index_sum), offset)
 
 
 def _base_end(source: Storage, base: Trailer, before: int) -> int:
-    """Where the generation of a base index ends."""
+    """Return the end of a base index's generation."""
     offset = base.index_offset
     if not len(MAGIC) <= offset < before - TRAILER_BYTES:
         raise DecodeError(f"base index at {offset}, not before its successor", offset=before)
@@ -89,7 +104,7 @@ def _base_end(source: Storage, base: Trailer, before: int) -> int:
 
 
 def folded(sizes: Sequence[int], added: int) -> int:
-    """How many links at the end of a chain a new one replaces.
+    """Return the number of links at the end of a chain that a new one replaces.
 
     Args:
         sizes: Bytes of the entries of each link, oldest first.

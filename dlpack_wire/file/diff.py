@@ -1,4 +1,4 @@
-"""What differs between two tensor files."""
+"""Differences between two tensor files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PASS_ELEMENTS = 1 << 20
 
 
 class Difference(NamedTuple):
-    """One thing that differs.
+    """One difference.
 
     Attributes:
         name: Name of the tensor; None for the file's metadata.
         kind: "only in first", "only in second", "dtype", "shape", "values" or "metadata".
-        detail: What it is in both files, for people.
+        detail: The values in both files, for people.
     """
 
     name: str | None
@@ -30,7 +30,7 @@ class Difference(NamedTuple):
 
 
 def diff(first: Any, second: Any) -> Iterator[Difference]:
-    """What differs between two tensor files, in the order of the first and then the second.
+    """Yield the differences between two tensor files, in the order of the first and then the second.
 
     Tensors are compared by their values, not by how they lie: order of axes in memory, byte order, padding, device and
     the order of names make no difference, but every bit of an element does (NaN equals itself, -0.0 is not 0.0).
@@ -40,7 +40,9 @@ def diff(first: Any, second: Any) -> Iterator[Difference]:
         second: Path or URL.
 
     Raises:
-        DecodeError: One of them is no tensor file, or damaged where it had to be read.
+        DecodeError: One of them is not a tensor file, or damaged where it had to be read.
+        UnsupportedTensorError: Packed elements differ that numpy has no type for.
+        OSError: One of them could not be read.
 
     Memory:
         Payloads are only read where their checksums or layouts differ.
@@ -83,7 +85,7 @@ def _tensors(name: str, a: FileReader, b: FileReader) -> Iterator[Difference]:
 
 
 def _count_different(a: Tensor, b: Tensor) -> tuple[int, list[int]]:
-    """How many elements differ, and the index of the first."""
+    """Count the elements that differ; return the count and the index of the first."""
     rows = [_elements(t) for t in (a, b)]
     count, first = 0, -1
     for begin in range(0, len(rows[0]), _PASS_ELEMENTS):
@@ -96,6 +98,6 @@ def _count_different(a: Tensor, b: Tensor) -> tuple[int, list[int]]:
 
 
 def _elements(t: Tensor) -> np.ndarray[Any, Any]:
-    """A row of bytes for every element, in row-major order."""
+    """Return a row of bytes for every element, in row-major order."""
     array = t.numpy() if t.header.is_packed else np.frombuffer(t.payload, np.uint8)
     return np.ascontiguousarray(array).view(np.uint8).reshape(t.size, -1)

@@ -1,4 +1,4 @@
-"""The index of a tensor file: writing a generation's index and trailer, and finding the live one.
+"""The index of a tensor file: writing, parsing and searching it.
 
 index   = 0x1a length { entry* · file metadata · base index }
 entry   = 0x0a length { names and metadata (fields 1 to 3) · 0x22 length header · three fixed64 offsets }
@@ -26,24 +26,48 @@ from ..message.names import (
     decode_map,
     names_too_large,
 )
+from ..message.tags import SUM_FIELD_BYTES, byte
 from ..message.wire import FIXED64, LEN, MAX_MESSAGE_BYTES, length_delimited, read_field, read_minimal_varint, varint
 from ..tensor.checksum import check_sum, xxh3
 from ..tensor.header import Header
 from ..tensor.memory import Buffer
+from . import tags
 from .record import MAX_HEAD_BYTES, RECORD_ALIGNMENT
 
-MAGIC = b"\x09DLPWIRE1"
-TRAILER_BYTES = 27
-INDEX_TAG = b"\x1a"
-_END = b"\x31DLPWIREE"
+MAGIC = byte(tags.MAGIC) + b"DLPWIRE1"
+INDEX_TAG = byte(tags.INDEX)
+_END = byte(tags.END_MAGIC) + b"DLPWIREE"
+
+TRAILER_BYTES = 3 * SUM_FIELD_BYTES
+"""Size of a trailer: index_offset, index_xxh3_64 and end_magic, all fixed64."""
+
+UNSUMMED_BYTES = 2 * SUM_FIELD_BYTES
+"""End of a generation that its index sum does not cover: the sum itself, and the end magic."""
+
+_ENTRY_TAG, _HEADER_TAG = byte(tags.ENTRY), byte(tags.ENTRY_HEADER)
+_BASE_OFFSET_TAG, _BASE_SUM_TAG = byte(tags.BASE_OFFSET), byte(tags.BASE_SUM)
+_INDEX_OFFSET_TAG, _INDEX_SUM_TAG = byte(tags.INDEX_OFFSET), byte(tags.INDEX_SUM)
 _TRAILER = struct.Struct("<BQBQ9s")
 _OFFSETS = struct.Struct("<BQBQBQ")
-_OFFSETS_BYTES = 27
+_OFFSETS_BYTES = _OFFSETS.size
+_OFFSET_TAGS = [tags.RECORD_OFFSET, tags.DATA_OFFSET, tags.DATA_BYTES]
+_OFFSET_TAGS_AT = [0, SUM_FIELD_BYTES, 2 * SUM_FIELD_BYTES]
 _MIN_ENTRY_BYTES = 2 + 4 + _OFFSETS_BYTES  # tag, length, a header of two bytes with tag and length
+
 _ROWS = 1 << 12
+"""Entries handled by one vectorised step: enough to hide numpy's cost per call, few enough to stay in the cache."""
+
 _FEW_ROWS = 32
+"""Entries from which on a vectorised step is cheaper than parsing them one by one."""
+
+# A key of the sorted name table: the upper half of the name's hash, and the position of the name in the index. An index
+# is a message, so it is below 2^31 bytes, and a position fits the other half. A table of keys takes 8 bytes a name; a
+# dict of strings would multiply a hostile index tenfold in memory.
 _HASH = np.uint64(0xFFFFFFFF00000000)
-_PLACE = np.uint64(0xFFFFFFFF)
+_POSITION = np.uint64(0xFFFFFFFF)
+
+# Names of this module are looked up faster than attributes of another, three times an entry.
+_ENTRY, _NAME, _ALIAS = tags.ENTRY, tags.NAME, tags.ALIAS
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -52,7 +76,7 @@ class Entry(NamedTuple):
     """One line of an index.
 
     Attributes:
-        names: Fields 1 to 3: names that denote the record, and its metadata.
+        names: Fields 1 to 3: the names that denote the record, and its metadata.
         header: The tensor's header fields with the payload's sum.
         record_offset: Position of the record's tag in the file.
         data_offset: Position of the payload.
@@ -72,44 +96,55 @@ class Entry(NamedTuple):
 
 
 def entry_bytes(names: bytes, header: Header, payload_sum: int, record_offset: int, data_offset: int) -> bytes:
-    """One line of an index, serialized."""
+    """Serialize one line of an index."""
     tag, fields = _header_field(header)
     size = len(names) + len(tag) + len(fields) + 8 + _OFFSETS_BYTES
-    offsets = _OFFSETS.pack(0x29, record_offset, 0x31, data_offset, 0x39, header.payload_bytes)
-    return b"".join((b"\x0a", varint(size), names, tag, fields, payload_sum.to_bytes(8, "little"), offsets))
+    offsets = _OFFSETS.pack(
+        tags.RECORD_OFFSET, record_offset, tags.DATA_OFFSET, data_offset, tags.DATA_BYTES, header.payload_bytes
+    )
+    return b"".join((_ENTRY_TAG, varint(size), names, tag, fields, payload_sum.to_bytes(8, "little"), offsets))
 
 
+# Headers in use in one file, with much to spare. An lru_cache, not a Memo: its C code makes hits cheapest.
 @lru_cache(maxsize=4096)
 def _header_field(header: Header) -> tuple[bytes, bytes]:
-    """Tag and length of an entry's header, and its bytes without the sum's value."""
+    """Return tag and length of an entry's header, and its bytes without the sum's value."""
     fields = writing.header_fields(header) + writing.SUM_TAG
-    return b"\x22" + varint(len(fields) + 8), fields
+    return _HEADER_TAG + varint(len(fields) + 8), fields
 
 
 def index_bytes(
     entries: Sequence[bytes], metadata: bytes, offset: int, base: tuple[int, int] | None = None
 ) -> list[bytes]:
-    """An index that begins at `offset`, and its trailer: what ends a generation.
+    """Serialize an index that begins at `offset`, and its trailer; together they end a generation.
 
     Args:
         entries: Lines made by `entry_bytes`, in writing order.
         metadata: The file's, as map fields of number 2.
         offset: Position in the file at which these bytes will stand.
         base: (index_offset, index_xxh3_64) of the index that this one extends.
+
+    Raises:
+        EncodeError: The index would not be a message: over 2^31-1 bytes.
     """
     ending = metadata
     if base is not None:
-        ending += b"\x19" + base[0].to_bytes(8, "little") + b"\x21" + base[1].to_bytes(8, "little")
+        ending += _BASE_OFFSET_TAG + base[0].to_bytes(8, "little") + _BASE_SUM_TAG + base[1].to_bytes(8, "little")
     size = sum(map(len, entries)) + len(ending)
     if size > MAX_MESSAGE_BYTES:
-        raise EncodeError(f"index of {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed", field="entries")
-    parts = [INDEX_TAG + varint(size), *entries, ending, b"\x21" + offset.to_bytes(8, "little")]
+        raise EncodeError(
+            f"index of {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed",
+            field="entries",
+            declared=size,
+            limit=MAX_MESSAGE_BYTES,
+        )
+    parts = [INDEX_TAG + varint(size), *entries, ending, _INDEX_OFFSET_TAG + offset.to_bytes(8, "little")]
     index = b"".join(parts)
-    return [index, b"\x29" + xxh3(index).to_bytes(8, "little") + _END]
+    return [index, _INDEX_SUM_TAG + xxh3(index).to_bytes(8, "little") + _END]
 
 
 def split_line(line: bytes) -> tuple[bytes, bytes]:
-    """An index entry's names and metadata, and what stands behind them."""
+    """Split an index entry into names and metadata, and the rest."""
     _, begin = read_minimal_varint(line, 1, len(line))
     pos = begin
     while (field := read_field(line, pos, len(line))).number <= 3:
@@ -118,23 +153,23 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
 
 
 def whole_line(names: bytes, rest: bytes) -> bytes:
-    """The index entry of the two parts."""
+    """Join what `split_line` has split."""
     return length_delimited(1, names + rest)
 
 
 class Trailer(NamedTuple):
-    """The last 27 bytes of a generation."""
+    """The fields that end a generation."""
 
     index_offset: int
     index_sum: int
 
 
 def read_trailer(tail: Buffer) -> Trailer | None:
-    """The trailer in 27 bytes, or None if they are none."""
+    """Parse a trailer; None if the bytes are something else."""
     if len(tail) != TRAILER_BYTES:
         return None
     first, offset, second, index_sum, end = _TRAILER.unpack(tail)
-    if first != 0x21 or second != 0x29 or end != _END:
+    if first != tags.INDEX_OFFSET or second != tags.INDEX_SUM or end != _END:
         return None
     return Trailer(offset, index_sum)
 
@@ -155,7 +190,7 @@ class Index:
             limit: Position of the index in the file: no record reaches beyond it.
 
         Raises:
-            DecodeError: A rule for indexes is broken.
+            DecodeError: The index is malformed.
         """
         self._content = content
         self._bounds: Numbers
@@ -172,41 +207,41 @@ class Index:
 
     @property
     def entries_bytes(self) -> int:
-        """Bytes of all entries."""
+        """Size of all entries in bytes."""
         return int(self._bounds[-1])
 
     @property
     def name_count(self) -> int:
-        """How many names all entries have together."""
+        """Number of names of all entries together."""
         return len(self._keys)
 
     # --- parsing ------------------------------------------------------------------------------------------------------
 
     def _walk_entries(self) -> int:
-        """Find the bounds and names of all entries; a line is not looked into further before it is asked for."""
+        """Find the bounds and names of all entries; return the position after them. The rest is parsed on demand."""
         content = self._content
         end = len(content)
         pos = 0
         bounds, keys = array("Q", (0,)), array("Q")
-        # The tightest loop of opening a file. What does not steer it is checked afterwards, for many lines at once.
+        # Hot loop of `open`. Only what decides the next position is checked here; the rest is checked later in bulk.
         batch = _FEW_ROWS
         try:
-            while pos < end and content[pos] == 0x0A:
+            while pos < end and content[pos] == _ENTRY:
                 alike = self._lines_alike(pos, end)
                 if alike is not None:
                     batch = _FEW_ROWS
-                    found, places = alike
+                    found, positions = alike
                     check_encodings(found)
-                    bounds.frombytes(places[1:].tobytes())
-                    keys.frombytes(_keys(found, places[:-1]).tobytes())
-                    pos = int(places[-1])
+                    bounds.frombytes(positions[1:].tobytes())
+                    keys.frombytes(_keys(found, positions[:-1]).tobytes())
+                    pos = int(positions[-1])
                     continue
                 names: list[bytes] = []
                 starts: list[int] = []
                 stops: list[int] = []
                 add_name, add_start, add_stop = names.append, starts.append, stops.append
                 for _ in range(batch):
-                    if pos >= end or content[pos] != 0x0A:
+                    if pos >= end or content[pos] != _ENTRY:
                         break
                     add_start(pos)
                     size = content[pos + 1]
@@ -215,7 +250,7 @@ class Index:
                         size, body = read_minimal_varint(content, pos + 1, end)
                     stop = body + size
                     name = b""
-                    if content[body] == 0x0A:
+                    if content[body] == _NAME:
                         size = content[body + 1]
                         begin = body + 2
                         if size >= 0x80:
@@ -227,11 +262,13 @@ class Index:
                     add_name(name)
                     add_stop(stop)
                     pos = stop
-                    if content[body] == 0x12:
+                    if content[body] == _ALIAS:
                         self._read_aliases(body, min(stop, end), names, starts)
                         if len(names) > _ROWS:
                             break
-                batch = min(2 * batch, _ROWS)  # the more often looking for lines alike was in vain, the rarer it is
+                batch = min(
+                    2 * batch, _ROWS
+                )  # back off: double the distance after each failed attempt to find equal lengths
                 bounds.extend(stops)
                 check_encodings(names)
                 keys.frombytes(_keys(names, np.array(starts, np.uint64)).tobytes())
@@ -243,9 +280,10 @@ class Index:
         return pos
 
     def _lines_alike(self, pos: int, end: int) -> tuple[list[bytes], Numbers] | None:
-        """The names of many lines from `pos` on, without aliases, and where each line begins and the last one ends.
+        """Return the names of many lines of equal length from `pos` on, and the lines' begins and the end of the last.
 
-        Programs number their tensors: then names, and with them lines, are of one length, and all are found at once.
+        Numbered names ("layer.001") give entries of equal length; such runs are parsed with one vectorised pass. None
+        if the next lines have other lengths or aliases.
         """
         content = self._content
         try:
@@ -256,12 +294,12 @@ class Index:
         step, head = body + size - pos, begin - pos
         stop = head + length
         count = min((end - pos) // step, _ROWS)
-        if content[body] != 0x0A or not 0 < length < step - head or count < _FEW_ROWS:
+        if content[body] != _NAME or not 0 < length < step - head or count < _FEW_ROWS:
             return None
         rows = np.frombuffer(content, np.uint8, count * step, pos).reshape(count, step)
         for few in (_FEW_ROWS, count):
             same = (rows[:few, :head] == rows[0, :head]).all(axis=1)
-            same &= (rows[:few, stop] != 0x12) & (rows[:few, head:stop] != 0).all(axis=1)
+            same &= (rows[:few, stop] != _ALIAS) & (rows[:few, head:stop] != 0).all(axis=1)
             count = few if same.all() else int(same.argmin())
             if count < _FEW_ROWS:
                 return None
@@ -271,7 +309,7 @@ class Index:
     def _read_aliases(self, pos: int, stop: int, names: list[bytes], starts: list[int]) -> None:
         content = self._content
         count = 0
-        while pos < stop and content[pos] == 0x12:
+        while pos < stop and content[pos] == _ALIAS:
             size, begin = read_minimal_varint(content, pos + 1, stop)
             if not size or begin + size > stop:
                 raise DecodeError("alias of an index entry is empty or cut off", offset=pos)
@@ -283,20 +321,20 @@ class Index:
             raise LimitError(f"{count} aliases", declared=count, limit=MAX_ALIASES, field="aliases")
 
     def _check_names(self) -> None:
-        """Refuse names that occur twice."""
+        """Raise DecodeError if a name occurs twice."""
         keys = self._keys
         keys.sort()
         for part in range(0, len(keys), _ROWS):
             hashes = keys[part : part + _ROWS + 1] & _HASH
             for at in np.flatnonzero(hashes[1:] == hashes[:-1]):
-                name = self._name_at(int(keys[part + at] & _PLACE))
+                name = self._name_at(int(keys[part + at] & _POSITION))
                 if self._count(name) > 1:
                     raise DecodeError(f"duplicate name {name.decode()!r} in the index", field="name")
         if len(keys) > 1 and self._count(b""):
             raise DecodeError("the empty name is reserved for a file's only tensor", field="name")
 
     def _read_offsets(self, limit: int) -> Numbers:
-        """The extents of all entries, checked."""
+        """Return the extents of all entries, checked."""
         ends = self._bounds[1:]
         raw = np.frombuffer(self._content, np.uint8)
         offsets = np.empty((len(ends), 3), np.uint64)
@@ -307,7 +345,11 @@ class Index:
             if int((bounds[1:] - bounds[:-1]).min()) < _MIN_ENTRY_BYTES:
                 raise DecodeError("index entry without header and offsets", field="entries")
             tails = raw[ends[rows, None].astype(np.int64) + np.arange(-_OFFSETS_BYTES, 0)]
-            if not ((tails[:, 0] == 0x29) & (tails[:, 9] == 0x31) & (tails[:, 18] == 0x39)).all():
+            if not (
+                (tails[:, 0] == tags.RECORD_OFFSET)
+                & (tails[:, 9] == tags.DATA_OFFSET)
+                & (tails[:, 18] == tags.DATA_BYTES)
+            ).all():
                 raise DecodeError("index entry without its three offsets", field="entries")
             for column, at in enumerate((1, 10, 19)):
                 offsets[rows, column] = tails[:, at : at + 8].copy().view("<u8")[:, 0]
@@ -359,58 +401,58 @@ class Index:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def metadata(self) -> dict[str, Value]:
-        """The file metadata that this index states."""
+        """Return the file metadata that this index states."""
         return decode_map(self._metadata, MAX_FILE_METADATA_BYTES)
 
     def find(self, name: bytes) -> int | None:
-        """The ordinal of the entry with that name."""
-        for place in self._places(name):
-            return int(np.searchsorted(self._bounds, place, "right")) - 1
+        """Return the ordinal of the entry with a name, or None."""
+        for position in self._positions(name):
+            return int(np.searchsorted(self._bounds, position, "right")) - 1
         return None
 
     def names(self) -> Iterator[tuple[str, int]]:
-        """Every name with the ordinal of its entry, in writing order."""
-        places = self._keys & _PLACE
-        places.sort()
-        for part in range(0, len(places), _ROWS):
-            rows = places[part : part + _ROWS]
+        """Yield every name with the ordinal of its entry, in writing order."""
+        positions = self._keys & _POSITION
+        positions.sort()
+        for part in range(0, len(positions), _ROWS):
+            rows = positions[part : part + _ROWS]
             owners = np.searchsorted(self._bounds, rows, "right") - 1
-            for place, owner in zip(rows.tolist(), owners.tolist(), strict=True):
-                yield self._name_at(place).decode(), owner
+            for position, owner in zip(rows.tolist(), owners.tolist(), strict=True):
+                yield self._name_at(position).decode(), owner
 
-    def _places(self, name: bytes) -> Iterator[np.uint64]:
-        """Where that name stands."""
+    def _positions(self, name: bytes) -> Iterator[np.uint64]:
+        """Yield the positions of entries and aliases that have a name."""
         hashed = np.uint64(hash(name) & int(_HASH))
         at = int(np.searchsorted(self._keys, hashed))
         while at < len(self._keys) and self._keys[at] & _HASH == hashed:
-            place = self._keys[at] & _PLACE
-            if self._name_at(int(place)) == name:
-                yield place
+            position = self._keys[at] & _POSITION
+            if self._name_at(int(position)) == name:
+                yield position
             at += 1
 
     def _count(self, name: bytes) -> int:
-        return sum(1 for _ in self._places(name))
+        return sum(1 for _ in self._positions(name))
 
-    def _name_at(self, place: int) -> bytes:
-        """The name in the entry, or in the alias, that begins there."""
+    def _name_at(self, position: int) -> bytes:
+        """Return the name in the entry, or in the alias, that begins at a position."""
         content = self._content
         end = len(content)
-        if content[place] == 0x0A:
-            place = read_minimal_varint(content, place + 1, end)[1]
-            if content[place] != 0x0A:
+        if content[position] == tags.ENTRY:
+            position = read_minimal_varint(content, position + 1, end)[1]
+            if content[position] != tags.NAME:
                 return b""
-        size, begin = read_minimal_varint(content, place + 1, end)
+        size, begin = read_minimal_varint(content, position + 1, end)
         return content[begin : begin + size]
 
     def line(self, ordinal: int) -> bytes:
-        """The entry of that ordinal as it stands in the index."""
+        """Return an entry's bytes in the index."""
         return self._content[int(self._bounds[ordinal]) : int(self._bounds[ordinal + 1])]
 
     def entry(self, ordinal: int) -> Entry:
-        """The line of that ordinal.
+        """Parse an entry.
 
         Raises:
-            DecodeError: It breaks a rule.
+            DecodeError: It is malformed.
         """
         content = self._content
         begin, stop = int(self._bounds[ordinal]), int(self._bounds[ordinal + 1])
@@ -434,22 +476,22 @@ class Index:
         return Entry(content[names_begin:pos], content[field.content : field.end], record, data, size)
 
 
-def _keys(names: Sequence[bytes], places: Numbers) -> Numbers:
-    """Half of a key is the name's hash, salted by the interpreter; the other half is where it stands."""
+def _keys(names: Sequence[bytes], positions: Numbers) -> Numbers:
+    """Return the keys of names. Python salts the hashes, so no file can be made whose names collide."""
     hashes = np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
-    keys: Numbers = hashes & _HASH | places
+    keys: Numbers = hashes & _HASH | positions
     return keys
 
 
 def check_index(region: Buffer, index_offset: int, index_sum: int) -> bytes:
-    """The content of the index at the start of `region`, which ends with the index_offset field.
+    """Return the content of the index at the start of `region`, which ends with the index_offset field.
 
     Raises:
         ChecksumError: The index was damaged.
         DecodeError: It does not fill the region.
     """
     check_sum(index_sum, xxh3(region), "index")
-    end = len(region) - 9
+    end = len(region) - SUM_FIELD_BYTES
     if region[:1] != INDEX_TAG:
         raise DecodeError("no index stands where the trailer says", offset=index_offset)
     size, pos = read_minimal_varint(region, 1, end)

@@ -1,4 +1,4 @@
-"""A tensor whose payload has not been read: what `open` gives where files are read and not mapped."""
+"""Tensors whose payload has not been read, as `open` gives them where files are read and not mapped."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .storage import FetchedBytes
 _NOT_READ = np.empty(0, np.uint8)
 
 _GAP_BYTES = 64 * 1024
-"""Two pieces closer than this are fetched as one."""
+"""Pieces closer than this are fetched as one: 64 KiB travel in the time that another fetch takes to begin."""
 
 _MOST_PIECES = 4096
-"""A selection of more pieces is fetched from its first byte to its last."""
+"""A selection of more pieces is fetched from its first byte to its last: each piece costs a call."""
 
 
 class LazyTensor(Tensor):
@@ -38,7 +38,7 @@ class LazyTensor(Tensor):
         Args:
             header: Its header, with the checksum.
             source: The file's bytes.
-            begin: Where the payload begins, which is not empty.
+            begin: Position of the payload, which is not empty.
             verify: Check the whole payload before any of it is used.
         """
         super().__init__(header, _NOT_READ)
@@ -74,11 +74,13 @@ class LazyTensor(Tensor):
 
     @property
     def strides(self) -> tuple[int, ...]:
+        """Distance between neighbours along each dimension, in elements; known without reading."""
         strides = self._header.strides
         return layout.row_major(self._header.shape) if strides is None else strides
 
     @property
     def flags(self) -> int:
+        """DLPack's flags of the memory that will be read."""
         return self._header.flags
 
     def __getitem__(self, key: Any) -> Tensor:
@@ -94,7 +96,7 @@ class LazyTensor(Tensor):
         return self._with(self._fetch(source, part, part.ctypes.data - nowhere.ctypes.data), part.shape)
 
     def _fetch(self, source: FetchedBytes, part: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
-        """The elements of `part`, whose first one lies at `first`, counted from element zero."""
+        """Fetch the elements of `part`, whose first one lies at `first`, counted from element zero."""
         own = self._header.dtype.numpy_or_none
         element = own if own is not None and own.itemsize == part.itemsize else part.dtype
         if part.size == 0:
@@ -111,12 +113,12 @@ class LazyTensor(Tensor):
 
 
 def _pieces(part: np.ndarray[Any, Any], first: int, size: int) -> list[tuple[int, int]]:
-    """What has to be fetched of `size` bytes, as ranges in ascending order.
+    """Return the ranges that have to be fetched of `size` bytes, in ascending order.
 
     Args:
-        part: Shape and strides of the elements wanted.
-        first: Where its element [0, ..., 0] lies.
-        size: From the lowest to the highest byte of them.
+        part: Shape and strides of the selected elements.
+        first: Position of its element [0, ..., 0].
+        size: Bytes from the lowest to the highest of them.
     """
     axes = sorted((abs(s), s, n) for s, n in zip(part.strides, part.shape, strict=True) if n > 1)
     run, low = part.itemsize, first

@@ -1,7 +1,7 @@
-"""A tensor file planned before its payloads are known, so that they can be written where they will lie.
+"""A tensor file planned before its payloads are known, so that they can be written straight to their final positions.
 
-The sizes of all records and of the index follow from the headers alone. The sums stand in fields of fixed width and are
-filled in once the payloads have come.
+The sizes of all records and of the index follow from the headers alone. The sums have a fixed width and are filled in
+once the payloads have come.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from ..message.wire import varint_size
 from ..tensor.header import Header
 from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, entry_bytes, index_bytes
-from .record import RECORD_ALIGNMENT, RecordPlan, plan, prefix
+from .record import RECORD_ALIGNMENT, RecordPlan, plan_record, prefix
 
 
 class Slot(NamedTuple):
-    """The place of one tensor.
+    """One tensor in a planned file.
 
     Attributes:
         names: Its names and metadata, as `record.names_block` makes them.
@@ -34,10 +34,10 @@ class Slot(NamedTuple):
 
 
 class FilePlan:
-    """The bytes of a tensor file of one generation, but for its payloads.
+    """The bytes of a tensor file of one generation, except its payloads.
 
     Attributes:
-        slots: The tensors' places, in order.
+        slots: The tensors, in order.
         index_offset: Position of the index, behind the last record.
         size: Size of the whole file.
     """
@@ -55,7 +55,7 @@ class FilePlan:
         for names, header in tensors:
             if header.checksum is not None:
                 header = header.with_checksum(None)  # plans are remembered by header
-            record = plan(header, len(names), position % RECORD_ALIGNMENT, RECORD_ALIGNMENT)
+            record = plan_record(header, len(names), position % RECORD_ALIGNMENT, RECORD_ALIGNMENT)
             self.slots.append(Slot(names, header, record, position, position + record.prefix_bytes))
             position += record.record_bytes
         self.index_offset = position
@@ -63,7 +63,7 @@ class FilePlan:
         self.size = position + len(INDEX_TAG) + varint_size(lines) + lines + TRAILER_BYTES
 
     def pieces(self, sums: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Everything but the payloads, each piece with its position, in order.
+        """Yield everything but the payloads, each piece with its position, in order.
 
         Args:
             sums: XXH3-64 of each payload.
@@ -74,7 +74,7 @@ class FilePlan:
         yield self.index_offset, b"".join(index_bytes(self._lines(sums), self._metadata, self.index_offset))
 
     def _lines(self, sums: Sequence[int]) -> list[bytes]:
-        """The lines of the index."""
+        """Return the lines of the index."""
         return [
             entry_bytes(slot.names, slot.header, payload_sum, slot.record_offset, slot.data_offset)
             for slot, payload_sum in zip(self.slots, sums, strict=True)

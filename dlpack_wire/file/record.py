@@ -11,22 +11,25 @@ from typing import NamedTuple
 
 from ..errors import DecodeError, LimitError, TruncatedError
 from ..message import reading, writing
+from ..message import tags as message_tags
 from ..message.names import MAX_RECORD_BYTES
+from ..message.tags import SUM_FIELD_BYTES, byte
 from ..message.wire import FIXED64, LEN, read_field, read_minimal_varint, varint, varint_size
 from ..tensor.checksum import check_sum, xxh3
 from ..tensor.header import Header
 from ..tensor.memory import Buffer
+from . import tags
 
-RECORD_TAG = b"\x12"
+RECORD_TAG = byte(tags.RECORD)
 RECORD_ALIGNMENT = 64
-"""Every payload in a file starts at a multiple of this."""
+"""Every payload in a file starts at a multiple of this: a cache line, and every vector register."""
 
 MAX_ALIGNMENT = 4096
 MAX_HEAD_BYTES = MAX_RECORD_BYTES + reading.MAX_HEADER_BYTES + reading.MAX_PADDING_BYTES + 64
 """Most bytes from a record's tag to its payload: the sum of its parts' caps, and the tags and lengths around them."""
 
-_SUM_TAG = b"\x71"
-_TENSOR_TAG = b"\x7a"
+_SUM_TAG = byte(tags.HEADER_SUM)
+_TENSOR_TAG = byte(tags.TENSOR)
 _ZEROS = bytes(8)
 
 
@@ -48,8 +51,9 @@ class RecordPlan(NamedTuple):
     record_bytes: int
 
 
+# Combinations of header, length of names and position in one file. An lru_cache, not a Memo: its hits are cheapest.
 @lru_cache(maxsize=4096)
-def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> RecordPlan:
+def plan_record(header: Header, names_bytes: int, offset: int, alignment: int) -> RecordPlan:
     """RecordPlan a record that begins at a position that is `offset` modulo `alignment`.
 
     The padding is the smallest that brings the payload to a multiple of `alignment`; each size is tried, because
@@ -58,8 +62,8 @@ def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> Recor
     fields = writing.header_fields(header)
     data_tag = writing.data_tag(header.payload_bytes)
     # Of the tensor, without padding; of the record, without the tensor and its length.
-    tensor_bytes = len(fields) + 9 + len(data_tag) + header.payload_bytes
-    record_bytes = names_bytes + 9 + 1
+    tensor_bytes = len(fields) + SUM_FIELD_BYTES + len(data_tag) + header.payload_bytes
+    record_bytes = names_bytes + SUM_FIELD_BYTES + len(_TENSOR_TAG)
 
     def prefix_bytes(padding_bytes: int) -> int:
         tensor = tensor_bytes + padding_bytes
@@ -70,8 +74,9 @@ def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> Recor
     if header.payload_bytes:
         size = 0
         while (offset + prefix_bytes(len(padding))) % alignment:
-            # Padding costs its tag and length too, 2 bytes, and makes up to 3 lengths a byte longer: nothing smaller
-            # than 5 bytes below the gap can fit. Serializers do not write an empty padding field, so 1 is the least.
+            # Try sizes upwards. The padding field costs its own tag and length, 2 bytes, and may make 3 lengths around
+            # it a byte longer, so a padding smaller than the gap less 5 bytes cannot fit: start there. Serializers do
+            # not write an empty padding field, so 1 is the least.
             size = size + 1 if size else max((-offset - prefix_bytes(0)) % alignment - 5, 1)
             padding = writing.padding_field(size)
         assert len(padding) < 4 * alignment
@@ -84,7 +89,7 @@ def plan(header: Header, names_bytes: int, offset: int, alignment: int) -> Recor
 
 
 def prefix(plan: RecordPlan, names: bytes, payload_sum: int) -> bytes:
-    """A record's bytes up to its payload, with both sums."""
+    """Return a record's bytes up to its payload, with both sums."""
     end = plan.middle + payload_sum.to_bytes(8, "little") + plan.tail
     start = plan.head + names + _SUM_TAG
     header_sum = xxh3(start + _ZEROS + end)
@@ -92,13 +97,13 @@ def prefix(plan: RecordPlan, names: bytes, payload_sum: int) -> bytes:
 
 
 class RecordHead(NamedTuple):
-    """What stands before a record's payload.
+    """The part of a record before its payload.
 
     Attributes:
         names: Fields 1 to 3: names and metadata.
         header: The tensor's header fields with the payload's sum, without padding.
-        data_offset: Where the payload begins.
-        end: Where the record ends.
+        data_offset: Position of the payload.
+        end: Position of the record's end.
     """
 
     names: bytes
@@ -112,12 +117,14 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
 
     Args:
         buffer: Bytes that hold the record's head; the payload may be missing.
-        pos: Where the record's tag stands in `buffer`.
+        pos: Position of the record's tag in `buffer`.
         available: Size of the whole file, for the record's end.
         origin: Position of the buffer's first byte in the file; all positions returned count from the file's.
 
     Raises:
-        DecodeError: A rule for records is broken.
+        TruncatedError: The record does not end within the file.
+        LimitError: A part of it is over its cap.
+        DecodeError: It is malformed.
         ChecksumError: The head was damaged.
     """
     limit = len(buffer)
@@ -163,7 +170,7 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
             )
     if not sum_begin:
         raise DecodeError("missing", field="header_xxh3_64", offset=origin + pos)
-    if tag != 0x7A:
+    if tag != tags.TENSOR:
         raise DecodeError(f"the tensor has wire type {tag & 7}", offset=origin + pos)
     size, header_begin = read_minimal_varint(buffer, content, min(end, limit))
     if header_begin + size != end:
@@ -179,7 +186,7 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
 
 
 def _read_tensor(buffer: Buffer, pos: int, end: int, limit: int, origin: int) -> tuple[int, int]:
-    """(end of the header fields, beginning of the payload) of a record's tensor, strictly."""
+    """Read a record's tensor strictly; return the end of its header fields, and the position of its payload."""
     last = 0
     header_end = pos
     begin = pos
@@ -190,7 +197,7 @@ def _read_tensor(buffer: Buffer, pos: int, end: int, limit: int, origin: int) ->
             raise DecodeError(f"field {number} after field {last} of the tensor", offset=origin + pos)
         last = number
         if number == 15:
-            if tag != 0x7A:
+            if tag != message_tags.DATA:
                 raise DecodeError(f"the payload has wire type {tag & 7}", offset=origin + pos)
             size, data_begin = read_minimal_varint(buffer, content, min(end, limit))
             if data_begin + size != end or not size:

@@ -1,4 +1,4 @@
-"""Saving what is whole in a damaged tensor file."""
+"""Saving the whole records of a damaged tensor file."""
 
 from __future__ import annotations
 
@@ -6,51 +6,42 @@ import os
 from typing import Any, NamedTuple
 
 from ..errors import DecodeError
-from ..message.names import MAX_FILE_METADATA_BYTES, MAX_NAMES_BYTES, Value, decode_map, encode_map, split_names
-from ..tensor.checksum import check_contents
-from ..tensor.header import Header
+from ..message.names import MAX_FILE_METADATA_BYTES, Value, encode_map, split_names
 from .appender import live_lines, lock
 from .chain import Link, read_chain, trailer_at
-from .entry import payload_of, read_entry, read_record
-from .index import MAGIC, Entry, Index, entry_bytes, index_bytes, split_line
+from .entry import WholeRecord, payload_of, read_whole
+from .index import MAGIC, Index, entry_bytes, index_bytes, split_line
 from .sink import FileSink
-from .storage import MappedBytes, MemoryBytes, Storage
+from .storage import Storage, open_path
 from .walk import Walk, check_magic, walk
-from .writer import FileWriter
+from .writer import FileWriter, copy_record
 
 
 class Recovery(NamedTuple):
-    """What became of a damaged file.
+    """The result of a recovery.
 
     Attributes:
         names: Names whose tensors are whole, in the order they were written.
-        problems: What was wrong: one error for each record or part that was left behind.
+        problems: One error for each record or part that was left behind, in the order of the file; those of its end
+            last.
     """
 
     names: list[str]
     problems: list[DecodeError]
 
 
-class _Whole(NamedTuple):
-    """A record that is whole."""
-
-    names: bytes
-    header: Header
-    entry: Entry
-
-
 class _Found(NamedTuple):
-    """All that can be made out of a file.
+    """The whole records of a file, and its faults.
 
     Attributes:
         records: The whole ones, in the order of the file.
-        end: Where the last of them or the last complete generation ends.
+        end: End of the last of them, or of the last complete generation.
         metadata: User metadata of the file, by the newest index that can be read.
-        problems: What is wrong with the file.
-        only_tail: Whether nothing is wrong but what stands behind `end`.
+        problems: The faults of the file.
+        only_tail: True if the faults all stand behind `end`.
     """
 
-    records: list[_Whole]
+    records: list[WholeRecord]
     end: int
     metadata: dict[str, Value]
     problems: list[DecodeError]
@@ -66,15 +57,15 @@ def recover(source: Any, target: Any = None, *, durable: bool = True) -> Recover
 
     Args:
         source: Path of the damaged file.
-        target: Where to write the file of whole records. Not given: mend `source` in place; if only its tail is torn,
+        target: Path of the file of whole records. Not given: mend `source` in place; if only its tail is torn,
             that is cut off and an index is added, else the file is replaced by one of its whole records.
         durable: Wait until the result is on disk.
 
     Returns:
-        The names that were saved, and what was wrong.
+        The names that were saved, and the faults.
 
     Raises:
-        DecodeError: It is no tensor file.
+        DecodeError: It is not a tensor file.
         BlockingIOError: Mending in place, and another process is appending to the file.
         OSError: The result could not be written; `source` is as it was.
     """
@@ -82,7 +73,7 @@ def recover(source: Any, target: Any = None, *, durable: bool = True) -> Recover
     # A mapping keeps a descriptor of its own, which must not be that of the lock: it would outlive this call.
     locked = lock(where) if target is None else None
     try:
-        content = _content(where)
+        content = open_path(where)
         try:
             found = _find(content)
             if locked is not None and found.only_tail:
@@ -90,7 +81,8 @@ def recover(source: Any, target: Any = None, *, durable: bool = True) -> Recover
             else:
                 names = _copy(content, found, where if target is None else target, durable)
         except DecodeError as error:
-            raise error.at(path=where) from None
+            error.at(path=where)
+            raise
         finally:
             content.close()
     finally:
@@ -99,21 +91,8 @@ def recover(source: Any, target: Any = None, *, durable: bool = True) -> Recover
     return Recovery(names, [problem.at(path=where) for problem in found.problems])
 
 
-def _content(path: str) -> Storage:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(fd).st_size
-        if size:
-            return MappedBytes(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
-    os.close(fd)
-    return MemoryBytes(b"")
-
-
 def _find(source: Storage) -> _Found:
-    """Look at every record."""
+    """Read every record."""
     damage: list[DecodeError] = []
     magic = bytes(source.read(0, min(len(MAGIC), source.size)))
     try:
@@ -126,12 +105,12 @@ def _find(source: Storage) -> _Found:
     offsets = set(walked.records)
     for link in chain:
         offsets.update(link.index.offsets[:, 0].tolist())
-    records: list[_Whole] = []
+    records: list[WholeRecord] = []
     for offset in sorted(offsets):
         try:
             if records and offset < records[-1].entry.end:
                 raise DecodeError("an index entry points into another record", offset=offset)
-            records.append(_read_whole(source, offset))
+            records.append(read_whole(source, offset))
         except DecodeError as error:
             damage.append(error)
     if not records and not MAGIC.startswith(magic):
@@ -149,7 +128,7 @@ def _find(source: Storage) -> _Found:
 
 
 def _newest_chain(source: Storage, walked: Walk) -> tuple[list[Link], list[DecodeError]]:
-    """The indexes of the newest generation that can be read, and the faults of newer ones."""
+    """Return the indexes of the newest generation that can be read, and the faults of newer ones."""
     faults: list[DecodeError] = []
     for end in dict.fromkeys((source.size, *reversed(walked.ends))):
         trailer = trailer_at(source, end)
@@ -166,27 +145,12 @@ def _newest_chain(source: Storage, walked: Walk) -> tuple[list[Link], list[Decod
     return [], faults
 
 
-def _read_whole(source: Storage, offset: int) -> _Whole:
-    """A record with header, metadata and payload as they were written."""
-    names: list[str] = []
-    try:
-        head = read_record(source, offset)
-        names, metadata = split_names(head.names)
-        decode_map(metadata, MAX_NAMES_BYTES)
-        entry = Entry(head.names, head.header, offset, head.data_offset, head.end - head.data_offset)
-        header, checksum, _ = read_entry(entry)
-        check_contents(header, checksum, payload_of(source, entry))
-    except DecodeError as error:
-        raise error.at(tensor=names[0] if names else None, offset=offset) from None
-    return _Whole(head.names, header, entry)
-
-
-def _lines(records: list[_Whole]) -> list[bytes]:
-    """Index lines of the records that still have a name."""
+def _lines(records: list[WholeRecord]) -> list[bytes]:
+    """Return index lines of the records that still have a name."""
     lines = []
-    for names, header, entry in records:
+    for header, entry in records:
         assert header.checksum is not None
-        lines.append(entry_bytes(names, header, header.checksum, entry.record_offset, entry.data_offset))
+        lines.append(entry_bytes(entry.names, header, header.checksum, entry.record_offset, entry.data_offset))
     return live_lines(lines)
 
 
@@ -195,7 +159,7 @@ def _names(lines: list[bytes]) -> list[str]:
 
 
 def _mend(fd: int, size: int, found: _Found, durable: bool) -> list[str]:
-    """Cut off a torn tail, and index what stands before it."""
+    """Cut off a torn tail, and index the records before it."""
     lines = _lines(found.records)
     if found.problems or found.end < size:
         os.ftruncate(fd, found.end)
@@ -217,5 +181,5 @@ def _copy(source: Storage, found: _Found, target: Any, durable: bool) -> list[st
         for ordinal in range(len(index)):
             entry = index.entry(ordinal)
             record = at[entry.record_offset]
-            f.copy(entry.names, record.header, payload_of(source, record.entry))
+            copy_record(f, entry.names, record.header, payload_of(source, record.entry))
     return _names(lines)

@@ -9,19 +9,19 @@ from ..errors import TruncatedError
 from .storage import FetchedBytes
 
 RANGE_BYTES = 8 << 20
-"""Large reads are cut into ranges of this size, which file systems fetch in parallel."""
+"""Large reads are cut into ranges of this size, which file systems fetch in parallel: object stores advise 8 MiB."""
 
 RANGE_COUNT = 8
-"""Ranges that are in flight at once: what bounds the memory that a read takes beyond its result."""
+"""Ranges in flight at once; with their size they bound the memory that a read takes beyond its result."""
 
 
 def is_url(path: Any) -> bool:
-    """Whether a path names a place that fsspec has to reach."""
+    """Return True if a path is a URL, which fsspec has to reach."""
     return isinstance(path, str) and "://" in path
 
 
 def _locate(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
+    """Return the file system of a URL, and the path in it."""
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
@@ -31,13 +31,14 @@ def _locate(url: str) -> tuple[Any, str]:
 
 
 class RemoteBytes(FetchedBytes):
-    """A file behind a URL. Only what is asked for travels, and a little more around small reads."""
+    """A file behind a URL. Only the bytes asked for travel, and a little more around small reads."""
 
     def __init__(self, url: str) -> None:
         """Ask for the file's size.
 
         Raises:
-            OSError: It cannot be reached.
+            OSError: The URL cannot be reached.
+            ImportError: fsspec or the URL's own package is not installed.
         """
         self._system, self._path = _locate(url)
         size = self._system.size(self._path)
@@ -46,6 +47,7 @@ class RemoteBytes(FetchedBytes):
         super().__init__(size)
 
     def fetch(self, into: memoryview, begin: int) -> None:
+        """Fill memory with ranges fetched in parallel."""
         for group in range(0, len(into), RANGE_BYTES * RANGE_COUNT):
             stop = min(group + RANGE_BYTES * RANGE_COUNT, len(into))
             starts = list(range(group, stop, RANGE_BYTES))
@@ -68,17 +70,18 @@ class RemoteBytes(FetchedBytes):
 
 
 class RemoteTarget:
-    """A file being written to a URL. What was there before stays until it is published.
+    """A file being written to a URL. The old file stays until this one is published.
 
     Attributes:
-        stream: What to write to.
+        stream: Stream to write to.
     """
 
     def __init__(self, url: str) -> None:
-        """Begin it.
+        """Begin the file.
 
         Raises:
-            OSError: It cannot be reached.
+            OSError: The URL cannot be reached.
+            ImportError: fsspec or the URL's own package is not installed.
         """
         self._system, self._path = _locate(url)
         # Object stores show a file once its upload is committed. Where a file is seen as soon as it is begun, it is
@@ -91,7 +94,7 @@ class RemoteTarget:
             self.stream = self._system.open(self._path, "wb", autocommit=False)
 
     def publish(self) -> None:
-        """Put the file in its place."""
+        """Commit the upload, or move the file to its path."""
         self.stream.close()
         if self._temporary is None:
             self.stream.commit()
@@ -99,7 +102,7 @@ class RemoteTarget:
             self._system.mv(self._temporary, self._path)
 
     def discard(self) -> None:
-        """Drop what was written."""
+        """Drop the written bytes."""
         if self._temporary is None:
             self.stream.discard()
         else:

@@ -18,16 +18,16 @@ class Replacement:
     """A temporary file that takes the place of its target when it is published.
 
     It stands beside its target, is locked for as long as its writer lives, and is renamed over it. Temporaries
-    of writers that died are removed by the next writer of the same target. A target that is neither missing nor a
-    regular file (a pipe, a device) is written in place: replacing it would not be what anyone wants.
+    of writers that died are removed by the next writer of the same target. A target that exists and is not a
+    regular file (a pipe, a device) is written in place.
 
     Attributes:
-        fd: What to write to.
-        in_place: Whether that is the target itself, which cannot be positioned in.
+        fd: Descriptor to write to.
+        in_place: True if it is the target's own, in which no position can be chosen.
     """
 
     def __init__(self, path: Any, durable: bool = True) -> None:
-        """Make the temporary.
+        """Create the temporary.
 
         Args:
             path: The target. Symlinks are followed.
@@ -52,7 +52,7 @@ class Replacement:
         try:
             self._path = self._create(0o666 if mode is None else stat.S_IMODE(mode) & 0o666)
         except OSError as error:
-            error.filename = target  # the temporary's name would tell nobody anything
+            error.filename = target  # the user knows that name, not the temporary's
             raise
         try:
             if mode is not None:
@@ -95,14 +95,14 @@ class Replacement:
                 os.close(fd)
 
     def publish(self, exclusive: bool = False) -> None:
-        """Put the temporary in the target's place.
+        """Rename the temporary to the target.
 
         Args:
             exclusive: Only if there is no target.
 
         Raises:
-            FileExistsError: There is one, and there must not be.
-            OSError: The disk did not take it.
+            FileExistsError: `exclusive` is set and there is a target.
+            OSError: Writing or renaming failed.
         """
         if self._durable and not self.in_place:
             os.fsync(self.fd)

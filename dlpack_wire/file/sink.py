@@ -1,4 +1,4 @@
-"""Where a tensor file's bytes go: a file of our own, or anything with `write`."""
+"""Sinks of a tensor file's bytes: a file of our own, or anything with `write`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ..tensor.checksum import PASS_BYTES, Running
 from .record import RecordPlan, prefix
 
 _BUFFER_BYTES = 4 << 20
+"""Small records are gathered up to this size, so that a thousand of 4 KiB cost one system call."""
+
 _BUFFER_PARTS = 1000  # the kernel takes 1024 parts at once
 
 
@@ -20,20 +22,20 @@ class Payload(Protocol):
 
     @property
     def lasting(self) -> bool:
-        """Whether a piece stays what it is for as long as somebody holds it; else until the next is asked for."""
+        """True if pieces stay valid indefinitely; False if a piece is valid only until the next one is requested."""
 
     def pieces(self, size: int) -> Iterator[memoryview]:
-        """It in order, in contiguous pieces of at most `size` bytes."""
+        """Yield the payload in order, in contiguous pieces of at most `size` bytes."""
 
     def checksum(self) -> int:
-        """XXH3-64 of it."""
+        """Return the XXH3-64 of the payload."""
 
 
 class Sink(Protocol):
     """Takes a file's bytes in order.
 
     Attributes:
-        position: Where the next byte will stand.
+        position: Position of the next byte in the file.
     """
 
     position: int
@@ -45,7 +47,10 @@ class Sink(Protocol):
         """Append a record with its payload; return the payload's sum."""
 
     def flush(self) -> None:
-        """Hand buffered bytes on."""
+        """Write buffered bytes."""
+
+    def close(self) -> None:
+        """Refuse all further writes: what the bytes went to is closed, and its descriptor may get another file."""
 
 
 class StreamSink:
@@ -53,12 +58,15 @@ class StreamSink:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        self._closed = False
         self.position = 0
 
     def append(self, *parts: Any) -> None:
+        """Write small parts at once."""
         self._write(b"".join(parts))
 
     def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> int:
+        """Hash a payload, then write its record; return the sum."""
         payload_sum = payload.checksum()
         self._write(prefix(record, names, payload_sum))
         for piece in payload.pieces(PASS_BYTES * 16):
@@ -67,9 +75,15 @@ class StreamSink:
         return payload_sum
 
     def flush(self) -> None:
-        pass
+        """Do nothing: nothing is buffered."""
+
+    def close(self) -> None:
+        """Refuse all further writes."""
+        self._closed = True
 
     def _write(self, content: Any) -> None:
+        if self._closed:
+            raise ValueError("the file is closed")
         view = memoryview(content)
         while len(view):
             count = self._stream.write(view)
@@ -93,6 +107,7 @@ class FileSink:
         self._pending_bytes = 0
 
     def append(self, *parts: Any) -> None:
+        """Buffer small parts."""
         joined = b"".join(parts)
         self._pending.append(joined)
         self._pending_bytes += len(joined)
@@ -101,6 +116,7 @@ class FileSink:
             self.flush()
 
     def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> int:
+        """Hash and write a payload piece by piece, then write the record's head before it; return the sum."""
         self.flush()
         running = Running()
         at = self.position + record.prefix_bytes
@@ -118,8 +134,10 @@ class FileSink:
         return payload_sum
 
     def flush(self) -> None:
+        """Write buffered bytes with one system call."""
         if not self._pending:
             return
+        self._check_open()
         begin = self.position - self._pending_bytes
         count = os.pwritev(self._fd, self._pending, begin)
         if count < self._pending_bytes:  # a disk that fills up: go on until the error comes, or it all fits
@@ -127,7 +145,17 @@ class FileSink:
         self._pending.clear()
         self._pending_bytes = 0
 
+    def close(self) -> None:
+        """Refuse all further writes: the descriptor's number may soon be another file's."""
+        self._pending.clear()
+        self._fd = -1
+
+    def _check_open(self) -> None:
+        if self._fd < 0:
+            raise ValueError("the file is closed")
+
     def _write_at(self, position: int, content: memoryview) -> None:
+        self._check_open()
         # One call writes at most about 2 GiB, and less on a disk that fills up.
         while len(content):
             count = os.pwrite(self._fd, content, position)

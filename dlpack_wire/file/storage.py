@@ -1,9 +1,11 @@
-"""Where a file's bytes come from: a private mapping, positioned reads, or memory."""
+"""Random access to a file's bytes: by a private mapping, by positioned reads, or in memory."""
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import stat
 import sys
 from typing import Any, Protocol
 
@@ -14,29 +16,29 @@ from ..tensor.memory import NO_RESERVE, Buffer, empty_aligned
 _UNTRACKED: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 WINDOW_BYTES = 256 * 1024
-"""What one small read fetches beyond what it was asked for: heads of records lie close together."""
+"""Bytes that a small read fetches: heads of records lie close together, and a fetch costs as much as 256 KiB do."""
 
 AHEAD_BYTES = 8 << 20
-"""What the kernel is asked to read ahead behind a payload: files are mostly read from front to back."""
+"""Bytes that the kernel is asked to read ahead behind a payload: files are mostly read from front to back."""
 
 
 class Storage(Protocol):
     """Random access to the bytes of a file.
 
     Attributes:
-        size: Of the file when it was opened.
+        size: Size of the file when it was opened.
     """
 
     size: int
 
     def read(self, begin: int, end: int) -> Buffer:
-        """The bytes [begin, end), which must exist."""
+        """Return the bytes [begin, end), which must exist."""
 
     def memory(self, begin: int, end: int) -> tuple[Any, int]:
-        """Memory in which [begin, end) lies, and the position of `begin` in it."""
+        """Return memory in which [begin, end) lies, and the position of `begin` in it."""
 
     def close(self) -> None:
-        """Let go of what no tensor needs."""
+        """Release what no tensor needs."""
 
 
 class MemoryBytes:
@@ -47,13 +49,15 @@ class MemoryBytes:
         self.size = len(self._view)
 
     def read(self, begin: int, end: int) -> Buffer:
+        """Return a view."""
         return self._view[begin:end]
 
     def memory(self, begin: int, end: int) -> tuple[Any, int]:
+        """Return all of the memory."""
         return self._view, begin
 
     def close(self) -> None:
-        pass
+        """Do nothing: the buffer is its owner's."""
 
 
 class MappedBytes(MemoryBytes):
@@ -72,17 +76,19 @@ class MappedBytes(MemoryBytes):
         self._fd = fd
 
     def read(self, begin: int, end: int) -> Buffer:
+        """Return a view, if the file still reaches that far."""
         # Touching a page beyond the end of a file that was cut after it was mapped would end the process.
         if self._fd >= 0:
             _check_size(os.fstat(self._fd).st_size, end, self.size)
         return self._view[begin:end]
 
     def memory(self, begin: int, end: int) -> tuple[Any, int]:
+        """Return the whole mapping, if the file still reaches that far."""
         self.read(begin, end)
         return self._view, begin
 
     def close(self) -> None:
-        """Let go of the descriptor; the mapping stays for as long as a tensor needs it."""
+        """Close the descriptor; the mapping stays for as long as a tensor needs it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -96,17 +102,18 @@ class FetchedBytes:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        # Where it begins, and its bytes: replaced together, because other threads may be reading.
+        # Its position and its bytes: replaced together, because other threads may be reading.
         self._window: tuple[int, Buffer] = (0, b"")
 
     def read(self, begin: int, end: int) -> Buffer:
+        """Return fetched bytes, out of the window if they are few."""
         if end - begin > WINDOW_BYTES // 4:
             return self._fetched(begin, end)
         at, window = self._window
         if not at <= begin <= end <= at + len(window):
             try:
                 at, window = begin, self._fetched(begin, min(begin + WINDOW_BYTES, self.size))
-            except TruncatedError:  # a file that became shorter may still have what was asked for
+            except TruncatedError:  # a file that became shorter may still have the bytes asked for
                 at, window = begin, self._fetched(begin, end)
             self._window = at, window
         return window[begin - at : end - at]
@@ -117,6 +124,7 @@ class FetchedBytes:
         return into
 
     def memory(self, begin: int, end: int) -> tuple[Any, int]:
+        """Fetch into fresh aligned memory."""
         into = empty_aligned(end - begin)
         self.fetch(into.data, begin)
         return into, 0
@@ -126,7 +134,7 @@ class FetchedBytes:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Keep what tensors need that have not been read yet."""
+        """Drop the window; tensors that have not been read yet still need the rest."""
         self._window = (0, b"")
 
 
@@ -146,6 +154,7 @@ class PositionedBytes(FetchedBytes):
         self._owner = owner
 
     def fetch(self, into: memoryview, begin: int) -> None:
+        """Fill memory by positioned reads, and let the kernel read on behind large ones."""
         done = 0
         while done < len(into):
             count = os.preadv(self._fd, [into[done:]], begin + done)
@@ -165,3 +174,30 @@ def _check_size(now: int, end: int, then: int) -> None:
         raise TruncatedError(
             f"the file had {then} bytes when it was opened and has {now} now", needed=end, available=now
         )
+
+
+def open_path(path: str, *, mapped: bool = True) -> Storage:
+    """Open a file for random access.
+
+    Args:
+        path: A path.
+        mapped: Map the file; else read it by positioned reads.
+
+    Raises:
+        IsADirectoryError: It is a folder.
+        OSError: It cannot be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if status.st_size and mapped:
+            return MappedBytes(fd, status.st_size)
+        if status.st_size:
+            return PositionedBytes(fd, status.st_size, owner=True)
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return MemoryBytes(b"")  # an empty file cannot be mapped

@@ -13,7 +13,7 @@ from .storage import Storage
 
 
 def check_magic(found: Buffer, size: int) -> None:
-    """Refuse what is no tensor file of this version.
+    """Raise DecodeError unless a file begins as a tensor file of this version.
 
     Args:
         found: The file's first bytes, as many as the magic has if there are so many.
@@ -31,18 +31,18 @@ def check_magic(found: Buffer, size: int) -> None:
 
 
 _WINDOW_BYTES = 32 * 1024
-"""What is looked at in one piece: many small records, or the beginning of a large one."""
+"""Bytes that are read at once: many small records, or the head of a large one."""
 
 
 class Walk(NamedTuple):
-    """What the top-level fields of a part of a file are.
+    """The top-level fields of a part of a file.
 
     Attributes:
         records: Positions of all whole records.
-        indexes: Beginnings and ends of all whole indexes; where one ends, its trailer should follow.
+        indexes: Begins and ends of all whole indexes; at the end of each its trailer should follow.
         ends: Ends of all complete generations.
         end: Position after the last whole field.
-        stopped: Why the walk ended there and not where it should, or None.
+        stopped: The fault that ended the walk early, or None.
     """
 
     records: list[int]
@@ -62,8 +62,8 @@ def walk(source: Storage, begin: int = len(MAGIC), end: int | None = None) -> Wa
 
     Args:
         source: The file.
-        begin: Where a field begins.
-        end: Where one should end; the file's end if not given.
+        begin: Position of a field.
+        end: Position at which one should end; the file's end if not given.
     """
     size = source.size if end is None else end
     pos = origin = begin
@@ -105,7 +105,7 @@ def walk(source: Storage, begin: int = len(MAGIC), end: int | None = None) -> Wa
         except DecodeError as error:
             what = "trailer behind the index" if pos == index_end else "record or index"
             error.args = (f"no whole {what}: {error.args[0]}",)
-            error.offset = pos  # so far it counted from the window's begin
+            error.offset = pos  # it counted from the window's begin
             stopped = error
             break
         pos = after

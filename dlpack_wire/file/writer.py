@@ -18,7 +18,7 @@ from ..tensor.checksum import xxh3
 from ..tensor.header import Header
 from ..tensor.source import Layout, plain_array
 from .index import MAGIC, entry_bytes, index_bytes
-from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, RecordPlan, plan, prefix
+from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, RecordPlan, plan_record, prefix
 from .remote import RemoteTarget, is_url
 from .replacement import Replacement
 from .sink import FileSink, Payload, Sink, StreamSink
@@ -31,17 +31,17 @@ SMALL_BYTES = 256 * 1024
 
 
 class Target(Protocol):
-    """What is written to, until it is published or discarded."""
+    """The file, URL or device written to, until it is published or discarded."""
 
     def publish(self) -> None:
-        """Put what was written in its place."""
+        """Make the written bytes the file."""
 
     def discard(self) -> None:
-        """Drop what was written."""
+        """Drop the written bytes."""
 
 
 class RecordWriter:
-    """What all writers of tensor files have in common: `f["w"] = x`, or `write` with more to say.
+    """The part that all writers of tensor files share: `f["w"] = x`, or `write` with more to say.
 
     Attributes:
         metadata: User metadata of the file; may be changed until `close`.
@@ -90,19 +90,17 @@ class RecordWriter:
             layout: As for `encode`.
 
         Raises:
-            EncodeError: A name is taken or breaks a rule, or `x` has no place in a file. The file stays usable.
-            OSError: Writing failed. What was not published yet never will be.
+            EncodeError: A name is taken or malformed, or `x` cannot be written. The file stays usable.
+            OSError: Writing failed. Bytes that were not published yet never will be.
+            ValueError: The file is closed.
+            RuntimeError: This process was forked from the one that opened the file.
         """
         names = names_block(name, aliases, metadata, allow_empty=True)
         with self._lock:
             self._write(names, name, x, aliases, layout)
 
     def _write(self, names: bytes, name: str, x: Any, aliases: Sequence[str], layout: Layout) -> None:
-        if self._closed:
-            raise ValueError("the file is closed")
-        self._check_names(name, aliases)
-        if self._lines_bytes + len(names) > MAX_LINES_BYTES:
-            raise EncodeError(f"the index of one generation has room for {MAX_LINES_BYTES} bytes", field="entries")
+        self._check(names, name, aliases)
         begin = self._sink.position
         try:
             plain = plain_array(x) if type(x) is np.ndarray else None
@@ -112,13 +110,43 @@ class RecordWriter:
                 with source_of(x, layout) as source:
                     self._append(names, source.header, source, source.buffer())
         except BaseException as error:
-            # After a failed write, or with half a record on a stream, nothing more can come.
-            if isinstance(error, OSError) or self._sink.position != begin:
-                self.abort()
-            if isinstance(error, WireError):
-                raise error.at(tensor=name) from error.__cause__
+            self._note_failure(error, begin, name)
             raise
         self._claim(name, aliases)
+
+    def _copy(self, names: bytes, header: Header, payload: memoryview) -> None:
+        name, *aliases = split_names(names)[0]
+        with self._lock:
+            self._check(names, name, aliases)
+            begin = self._sink.position
+            try:
+                self._append(names, header.with_checksum(None), Copied(header, payload), payload)
+            except BaseException as error:
+                self._note_failure(error, begin, name)
+                raise
+            self._claim(name, aliases)
+
+    def _check(self, names: bytes, name: str, aliases: Sequence[str]) -> None:
+        """Refuse a record before any byte of it is written."""
+        if self._closed:
+            raise ValueError("the file is closed")
+        if self._is_inherited:
+            raise RuntimeError("the file was opened before a fork: only the process that opened it may write to it")
+        self._check_names(name, aliases)
+        if self._lines_bytes + len(names) > MAX_LINES_BYTES:
+            raise EncodeError(
+                f"the index of one generation takes at most {MAX_LINES_BYTES} bytes",
+                field="entries",
+                declared=self._lines_bytes + len(names),
+                limit=MAX_LINES_BYTES,
+            )
+
+    def _note_failure(self, error: BaseException, begin: int, name: str) -> None:
+        """End the file if nothing more can come: after a failed write, or with half a record on a stream."""
+        if isinstance(error, OSError) or self._sink.position != begin:
+            self.abort()
+        if isinstance(error, WireError):
+            error.at(tensor=name)
 
     def _check_names(self, name: str, aliases: Sequence[str]) -> None:
         """Refuse names that this file cannot take."""
@@ -128,35 +156,18 @@ class RecordWriter:
         """Note the names of a record that has been written."""
         raise NotImplementedError
 
-    def copy(self, names: bytes, header: Header, payload: memoryview) -> None:
-        """Append the payload of another file as it lies there.
-
-        Args:
-            names: Names and metadata, as `names_block` makes them.
-            header: The payload's header with its checksum, which has been checked.
-            payload: The payload.
-        """
-        claimed = split_names(names)[0]
-        self._check_names(claimed[0], claimed[1:])
-        try:
-            self._append(names, header.with_checksum(None), Copied(header, payload), payload)
-        except BaseException:
-            self.abort()
-            raise
-        self._claim(claimed[0], claimed[1:])
-
     def _append(self, names: bytes, header: Header, payload: Payload, flat: memoryview | None) -> None:
         if flat is not None and header.payload_bytes <= SMALL_BYTES:
             self._append_small(names, header, flat)
         else:
             begin = self._sink.position
-            record = plan(header, len(names), begin % self._alignment, self._alignment)
+            record = plan_record(header, len(names), begin % self._alignment, self._alignment)
             payload_sum = self._sink.append_record(record, names, payload)
             self._note(names, header, begin, record, payload_sum)
 
     def _append_small(self, names: bytes, header: Header, payload: Any) -> None:
         begin = self._sink.position
-        record = plan(header, len(names), begin % self._alignment, self._alignment)
+        record = plan_record(header, len(names), begin % self._alignment, self._alignment)
         payload_sum = xxh3(payload)
         self._sink.append(prefix(record, names, payload_sum), payload)
         self._note(names, header, begin, record, payload_sum)
@@ -167,20 +178,20 @@ class RecordWriter:
         self._lines_bytes += len(line)
 
     def close(self) -> None:
-        """Publish what was written.
+        """Publish the file.
 
         Raises:
-            OSError: It could not be written; what was there before stays.
+            OSError: It could not be written; the old file, if any, stays.
         """
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Drop what was not published."""
+        """Drop everything that was not published."""
         raise NotImplementedError
 
     @property
     def _is_inherited(self) -> bool:
-        """Whether this is a forked child's copy: the file is its parent's, and must be left alone."""
+        """True in a forked child: the file is its parent's, and must be left alone."""
         return self._process != os.getpid()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -222,6 +233,7 @@ class FileWriter(RecordWriter):
         super().__init__(metadata, alignment)
         self._names: set[str] = set()
         self._target: Target | None = None
+        self._closed = True  # nothing to abort before there is a sink
         if hasattr(target, "write"):
             self._sink = StreamSink(target)
         elif is_url(target):
@@ -230,6 +242,7 @@ class FileWriter(RecordWriter):
         else:
             self._target = place = Replacement(target, durable)
             self._sink = StreamSink(RawFile(place.fd)) if place.in_place else FileSink(place.fd)
+        self._closed = False
         try:
             self._sink.append(MAGIC)
         except BaseException:
@@ -251,7 +264,7 @@ class FileWriter(RecordWriter):
         """Write the index, and publish the file.
 
         Raises:
-            EncodeError: The metadata has been changed to something that has no place in a file.
+            EncodeError: The metadata has been changed to something that cannot be written.
             OSError: It could not be written; the old file, if any, stays.
         """
         with self._lock:
@@ -265,23 +278,42 @@ class FileWriter(RecordWriter):
             self._sink.flush()
             if self._target is not None:
                 self._target.publish()
+            self._sink.close()
         except BaseException:
             self.abort()
             raise
         self._closed = True
 
     def abort(self) -> None:
-        """Drop what was written; the old file, if any, stays."""
+        """Drop the written bytes; the old file, if any, stays."""
         self._closed = True
-        if self._target is not None and not self._is_inherited:
+        if self._is_inherited:
+            return
+        self._sink.close()
+        if self._target is not None:
             self._target.discard()
 
     def __enter__(self) -> FileWriter:
         return self
 
 
+def copy_record(writer: RecordWriter, names: bytes, header: Header, payload: memoryview) -> None:
+    """Append the payload of another file as it lies there: for this package, not for users.
+
+    Args:
+        writer: The file to write to.
+        names: Names and metadata, as `names_block` makes them.
+        header: The payload's header with its checksum, which has been checked.
+        payload: The payload.
+
+    Raises:
+        EncodeError, OSError, ValueError: As for `FileWriter.write`.
+    """
+    writer._copy(names, header, payload)
+
+
 class RawFile:
-    """A descriptor with a `write`, as streams have it."""
+    """A stream over a descriptor."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -292,7 +324,7 @@ class RawFile:
 
 
 class Copied:
-    """A payload of another file, whose sum is known."""
+    """A payload in another file, whose sum is known."""
 
     def __init__(self, header: Header, payload: memoryview) -> None:
         self._header = header
@@ -300,15 +332,15 @@ class Copied:
 
     @property
     def lasting(self) -> bool:
-        """It lies in a mapping that is kept alive."""
+        """True: it lies in a mapping that is kept alive."""
         return True
 
     def pieces(self, size: int) -> Iterator[memoryview]:
-        """It in order, in pieces of at most `size` bytes."""
+        """Yield the payload in order, in pieces of at most `size` bytes."""
         for begin in range(0, len(self._payload), size):
             yield self._payload[begin : begin + size]
 
     def checksum(self) -> int:
-        """XXH3-64 of it."""
+        """Return the XXH3-64 of the payload."""
         assert self._header.checksum is not None
         return self._header.checksum

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..errors import EncodeError
 from ..file import open as open_file
-from ..file.reader import FileReader
+from ..file.reader import FileReader, contents_of
 from ..file.writer import FileWriter
 from ..message.names import MAX_ALIASES
 from .content import Content, Item
@@ -17,7 +17,7 @@ from .content import Content, Item
 def read(path: str) -> Iterator[Content]:
     """A tensor file. Each tensor is verified when it is loaded."""
     with open_file(path, verify=True) as f:
-        yield Content([_item(f, name, ordinal) for name, ordinal in f.ordinals()], dict(f.metadata))
+        yield Content([_item(f, name, ordinal) for name, ordinal in contents_of(f).ordinals()], dict(f.metadata))
 
 
 def _item(f: FileReader, name: str, ordinal: int) -> Item:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,16 @@ def is_tensor(x: Any) -> bool:
     if isinstance(x, (np.ndarray, np.generic, Tensor, dlpack_pb2.DLTensor)) or abi.is_capsule(x):
         return True
     return hasattr(type(x), "__dlpack__") or (hasattr(type(x), "to_dlpack") and not isinstance(x, Mapping))
+
+
+def stored_once(tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any, list[str]]]:
+    """Yield (name, tensor, further names) of each tensor of a mapping; equal ones once, under the first name."""
+    stored = tied(tensors)
+    for name, tensor in tensors.items():
+        if stored is None:
+            yield name, tensor, []
+        elif name in stored:
+            yield name, tensor, stored[name]
 
 
 def tied(tensors: Mapping[str, Any]) -> dict[str, list[str]] | None:

@@ -76,7 +76,7 @@ def _encode_plain(x: Any, checksum: bool) -> bytes | None:
     """
     payload: Any
     if type(x) is np.ndarray:
-        plain = PLAIN_ARRAYS.get((x.dtype, x.shape, x.strides)) or plain_array(x)
+        plain = _known_array((x.dtype, x.shape, x.strides)) or plain_array(x)
         if plain is None:
             return None
         prefix = plain.prefixes[checksum]
@@ -104,6 +104,9 @@ def _encode_plain(x: Any, checksum: bool) -> bytes | None:
         return b"".join((before, xxh3(payload).to_bytes(8, "little"), after, payload))
     return b"".join((before, after, payload))
 
+
+# Bound once: looking the method up would cost as much as the look-up that it makes.
+_known_array = PLAIN_ARRAYS.get
 
 # The bytes around the payload of a C tensor, and its size, by all that decides them.
 _PREFIXES: Memo[tuple[Kind, bool], tuple[bytes, bytes, int]] = Memo(4096)

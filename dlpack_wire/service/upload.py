@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ..errors import EncodeError
-from ..message.aliases import is_tensor, tied
+from ..message.aliases import is_tensor, stored_once
 from ..message.codec import source_of
 from ..message.names import names_block
 from ..message.wire import length_delimited
@@ -35,12 +35,8 @@ class Outgoing:
         if isinstance(x, Mapping) and not is_tensor(x):
             if not x:
                 raise EncodeError("an object has at least one tensor")
-            aliases = tied(x)
-            for name, tensor in x.items():
-                if aliases is None:
-                    self._add(tensor, names_block(name), name, held)
-                elif name in aliases:
-                    self._add(tensor, names_block(name, aliases[name]), name, held)
+            for name, tensor, aliases in stored_once(x):
+                self._add(tensor, names_block(name, aliases), name, held)
         else:
             self._add(x, b"", None, held)
         self.payload_bytes = sum(source.header.payload_bytes for _, source in self._items)
@@ -49,7 +45,8 @@ class Outgoing:
         try:
             self._items.append((names, held.enter_context(source_of(x))))
         except EncodeError as error:
-            raise error.at(tensor=name) from error.__cause__
+            error.at(tensor=name)
+            raise
 
     def __len__(self) -> int:
         return len(self._items)

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlpack_wire.file.reader import FileReader
+from dlpack_wire.file.contents import FileContents
 from dlpack_wire.file.storage import MemoryBytes
 from dlpack_wire.message.names import split_names
 from dlpack_wire.service.messages import Record
@@ -255,10 +255,10 @@ class DirectoryStore:
     def _load(self, info: ObjectSummary) -> StoredObject:
         fd = os.open(self._file(info.generation), os.O_RDONLY | os.O_CLOEXEC)
         backing = DescriptorBacking(fd, os.fstat(fd).st_size)
-        reader = FileReader(MemoryBytes(backing.view()), str(self._file(info.generation)))
+        contents = FileContents(MemoryBytes(backing.view()), str(self._file(info.generation)))
         records = []
-        for ordinal in dict.fromkeys(ordinal for _, ordinal in reader.ordinals()):
-            header, _, entry = reader.locate_entry(ordinal)
+        for ordinal in dict.fromkeys(ordinal for _, ordinal in contents.ordinals()):
+            header, _, entry = contents.entry(ordinal)
             names, _ = split_names(entry.names)
             records.append(StoredRecord(tuple(names), entry.names, header, entry.data_offset))
         return StoredObject(info, records, backing)

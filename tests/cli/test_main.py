@@ -18,6 +18,7 @@ from subprocesses import run_python
 
 import dlpack_wire as dw
 from dlpack_wire.cli import main as cli
+from dlpack_wire.file.reader import contents_of
 from dlpack_wire.message.names import Metadata
 
 EVIL = "a\x1b[31m\u202eb\r\n\x07"
@@ -82,7 +83,7 @@ def test_ls_for_programs(capsys: pytest.CaptureFixture[str], file: Path) -> None
             "shape": [2, 3],
             "strides": None,
             "payload_bytes": 24,
-            "data_offset": f.locate("weights").entry.data_offset,
+            "data_offset": contents_of(f).locate("weights").entry.data_offset,
             "byte_order": "little",
             "device": {"device_type": 1, "device_id": 0},
             "sub_byte_padded": False,
@@ -134,7 +135,7 @@ def test_verify(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     assert "5 names, no problems" in run(capsys, "verify", file)
     assert json.loads(run(capsys, "verify", file, "--json")) == {"file": str(file), "names": 5, "problems": []}
     with dw.open(file) as f:
-        offsets = [f.locate(name).entry.data_offset for name in ("weights", EVIL)]
+        offsets = [contents_of(f).locate(name).entry.data_offset for name in ("weights", EVIL)]
     content = bytearray(file.read_bytes())
     for offset in offsets:
         content[offset] ^= 1
@@ -275,7 +276,7 @@ def test_one_bare_tensor(capsys: pytest.CaptureFixture[str], address: str, tmp_p
 def test_a_damaged_file_is_not_put(capsys: pytest.CaptureFixture[str], address: str, tmp_path: Path) -> None:
     dw.save(tmp_path / "x", np.zeros(1000))
     with dw.open(tmp_path / "x") as f:
-        offset = f.locate("").entry.data_offset
+        offset = contents_of(f).locate("").entry.data_offset
     content = bytearray((tmp_path / "x").read_bytes())
     content[offset] ^= 1
     (tmp_path / "x").write_bytes(content)
@@ -378,7 +379,7 @@ def test_a_missing_extra_is_named(missing: str, arguments: list[str], extra: str
 def test_recover_writes_what_is_whole(capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     with dw.open(file) as f:
-        content[f.locate("weights").entry.data_offset] ^= 1
+        content[contents_of(f).locate("weights").entry.data_offset] ^= 1
     file.write_bytes(content)
     target = tmp_path / "saved.dlpw"
     said = run(capsys, "recover", file, target, code=1)

@@ -11,7 +11,7 @@ from crafted import CraftedFile, entry, field, header_of, names_of, record, text
 import dlpack_wire as dw
 from dlpack_wire import file
 from dlpack_wire.errors import DecodeError
-from dlpack_wire.file.reader import FileReader
+from dlpack_wire.file.reader import FileReader, contents_of
 from dlpack_wire.file.storage import MemoryBytes
 from dlpack_wire.file.walk import walk
 
@@ -38,7 +38,7 @@ def test_every_flipped_bit_of_two_generations_is_reported_with_its_place(path: P
     payloads = {}
     with FileReader(MemoryBytes(content), "crafted") as f:
         for name in f:
-            found = f.locate(name).entry
+            found = contents_of(f).locate(name).entry
             first_name = "a" if name == "tied" else name  # a record is known by its first name
             payloads |= dict.fromkeys(range(found.data_offset, found.end), first_name)
     for bit in range(len(content) * 8):
@@ -69,7 +69,7 @@ def test_every_byte_cut_off_is_reported(path: Path) -> None:
 def test_all_problems_are_listed_with_their_tensors(path: Path) -> None:
     dw.save(path, {name: np.arange(10) for name in "abcd"})
     with dw.open(path) as f:
-        places = {name: f.locate(name).entry.data_offset for name in "bd"}
+        places = {name: contents_of(f).locate(name).entry.data_offset for name in "bd"}
     content = bytearray(path.read_bytes())
     for at in places.values():
         content[at] ^= 1

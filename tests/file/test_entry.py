@@ -10,7 +10,7 @@ from crafted import two_generations
 
 import dlpack_wire as dw
 from dlpack_wire.file import entry as located
-from dlpack_wire.file.reader import FileReader
+from dlpack_wire.file.reader import FileReader, contents_of
 from dlpack_wire.file.storage import MemoryBytes
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "files").glob("*.dlpw"))
@@ -25,7 +25,7 @@ def verdict(content: bytes) -> list[tuple[str, str]]:
     found = []
     for name in f:
         try:
-            found.append((name, repr(f.locate(name))))
+            found.append((name, repr(contents_of(f).locate(name))))
         except dw.DecodeError as error:
             found.append((name, str(error)))
     return found

@@ -34,7 +34,7 @@ def line(name: str, at: int = 64, aliases: list[str] | None = None, size: int = 
 
 
 def test_lines_are_the_bytes_of_the_contract() -> None:
-    header = Header(DType("uint8"), (4,), None, 0, ByteOrder.UNSPECIFIED, None, False, None, None, 4)
+    header = Header(DType("uint8"), (4,), 4, ByteOrder.UNSPECIFIED, None)
     written = entry_bytes(names_block("a", ["b"], {"k": "v"}), header, 7, 24, 64)
     assert written == entry(names_of("a", ["b"], [text("k", "v")]), HEADER, 24, 64, 4)
     block, rest = split_line(written)

@@ -16,7 +16,7 @@ from subprocesses import run_python
 import dlpack_wire as dw
 from dlpack_wire import DecodeError
 from dlpack_wire.file.audit import problems
-from dlpack_wire.file.reader import FileReader
+from dlpack_wire.file.reader import FileReader, contents_of
 from dlpack_wire.file.storage import MemoryBytes
 from dlpack_wire.v1 import tensor_file_pb2
 
@@ -88,7 +88,7 @@ def test_unknown_fields_may_stand_where_a_record_may() -> None:
     f.add("b", b"\x07")
     content = f.finish()
     assert read_all(content) == whole_file(content) == {"a": b"\1\2\3\4", "b": b"\x07"}
-    assert list(problems(opened(content))) == []
+    assert list(problems(contents_of(opened(content)))) == []
 
 
 def test_looking(path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_file_replaced_while_it_is_open_keeps_its_values(path: Path, mmap: boo
 @pytest.mark.parametrize("mmap", [True, False])
 def test_verify_on_first_use_names_the_damaged_tensor_and_leaves_the_others(path: Path, mmap: bool) -> None:
     with dw.open(path) as f:
-        at = f.locate("a").entry.data_offset
+        at = contents_of(f).locate("a").entry.data_offset
     content = bytearray(path.read_bytes())
     content[at + 5] ^= 1
     path.write_bytes(content)
@@ -273,7 +273,7 @@ def chained(*bases: tuple[int, int] | None, count: int = 0) -> bytes:
 
 
 def test_chains_up_to_the_cap_are_read_and_no_longer_ones() -> None:
-    assert len(opened(chained(count=63)).chain) == 64
+    assert len(contents_of(opened(chained(count=63))).chain) == 64
     with pytest.raises(DecodeError, match="more than 64"):
         opened(chained(count=64))
 
@@ -322,7 +322,7 @@ def test_a_torn_tail_that_looks_like_the_end_of_a_file_is_seen_through() -> None
     cut = whole[: whole.index(inner, begin) + len(inner)]
     with opened(cut) as reader:
         assert list(reader) == ["a"]
-        assert reader.generation_end == first
+        assert contents_of(reader).generation_end == first
         assert reader.torn_bytes == len(cut) - first
 
 

@@ -7,7 +7,7 @@ import pytest
 from crafted import field, fixed, header_of, names_of, record, text, varint, with_sum, xxh3
 
 from dlpack_wire import ByteOrder, ChecksumError, DecodeError, DType, EncodeError, LimitError, TruncatedError
-from dlpack_wire.file.record import MAX_HEAD_BYTES, plan, prefix, read_head
+from dlpack_wire.file.record import MAX_HEAD_BYTES, plan_record, prefix, read_head
 from dlpack_wire.message.names import MAX_ALIASES, MAX_NAMES_BYTES, MAX_RECORD_BYTES, names_block, split_names
 from dlpack_wire.tensor.header import Header
 from dlpack_wire.v1 import tensor_file_pb2
@@ -17,7 +17,7 @@ HEADER = header_of([4], payload_sum=xxh3(PAYLOAD))
 
 
 def uint8_header(size: int) -> Header:
-    return Header(DType("uint8"), (size,), None, 0, ByteOrder.UNSPECIFIED, None, False, None, None, size)
+    return Header(DType("uint8"), (size,), size, ByteOrder.UNSPECIFIED, None)
 
 
 def padding_of(prefix_bytes: bytes) -> int:
@@ -57,7 +57,7 @@ def test_the_padding_is_the_smallest_that_aligns_the_payload(alignment: int) -> 
         for offset in map(int, offsets):
             name = "n" * int(random.integers(1, 200))
             names = names_block(name)
-            planned = plan(uint8_header(size), len(names), offset, alignment)
+            planned = plan_record(uint8_header(size), len(names), offset, alignment)
             written = prefix(planned, names, 0)
             assert len(written) == planned.prefix_bytes
             assert (offset + planned.prefix_bytes) % alignment == 0
@@ -67,7 +67,7 @@ def test_the_padding_is_the_smallest_that_aligns_the_payload(alignment: int) -> 
 def test_an_empty_payload_has_neither_padding_nor_data() -> None:
     header = uint8_header(0)
     names = names_block("a")
-    planned = plan(header, len(names), 13, 64)
+    planned = plan_record(header, len(names), 13, 64)
     assert planned.prefix_bytes == planned.record_bytes
     written = prefix(planned, names, xxh3(b""))
     assert written == record(names, header_of([0], payload_sum=xxh3(b"")), b"", 13)[0]
@@ -78,7 +78,7 @@ def test_records_are_the_bytes_of_the_contract(size: int) -> None:
     payload = np.random.default_rng(size).bytes(size)
     names = names_block("tensor", ["tied"], {"k": "v"})
     assert names == names_of("tensor", ["tied"], [text("k", "v")])
-    planned = plan(uint8_header(size), len(names), 9, 64)
+    planned = plan_record(uint8_header(size), len(names), 9, 64)
     written = prefix(planned, names, xxh3(payload)) + payload
     assert written == record(names, header_of([size], payload_sum=xxh3(payload)), payload, 9)[0]
     content, parsed = written[1:], tensor_file_pb2.TensorRecord()

@@ -12,6 +12,7 @@ import pytest
 from crafted import CraftedFile, field, text, two_generations
 
 import dlpack_wire as dw
+from dlpack_wire.file.reader import contents_of
 from dlpack_wire.file.recovery import recover
 from dlpack_wire.file.storage import MemoryBytes
 from dlpack_wire.file.walk import walk
@@ -175,7 +176,7 @@ def test_a_damaged_length_in_the_middle_costs_one_record_as_long_as_there_is_an_
 ) -> None:
     dw.save(path, {f"t{i}": np.arange(i, i + 100) for i in range(50)}, {"k": 1})
     with dw.open(path) as f:
-        at = f.locate("t7").entry.record_offset
+        at = contents_of(f).locate("t7").entry.record_offset
     content = bytearray(path.read_bytes())
     content[at + 2] ^= 0x40
     path.write_bytes(content)

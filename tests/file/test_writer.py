@@ -338,7 +338,7 @@ def test_a_generation_takes_no_more_tensors_than_one_index_can_hold(
     with dw.open(path, mode) as f:
         for i in range(4):
             f[f"t{i}"] = np.arange(i)
-        with pytest.raises(dw.EncodeError, match="room for 200 bytes"):
+        with pytest.raises(dw.EncodeError, match="at most 200 bytes"):
             f["t4"] = np.arange(1)
         if mode == "a":
             f.flush()

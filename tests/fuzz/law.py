@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 
 import dlpack_wire as dw
 from dlpack_wire.file.audit import problems
-from dlpack_wire.file.reader import FileReader
+from dlpack_wire.file.reader import FileReader, contents_of
 from dlpack_wire.file.storage import MemoryBytes
 from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
 
@@ -112,7 +112,7 @@ def _check_file(content: bytes) -> str:
 
 def _problems(content: bytes) -> list[dw.DecodeError]:
     with FileReader(MemoryBytes(content), "fuzzed") as f:
-        return list(problems(f))
+        return list(problems(contents_of(f)))
 
 
 def _claims(file: tensor_file_pb2.TensorFile) -> dict[str, dlpack_pb2.DLTensor]:

@@ -1,0 +1,234 @@
+"""The contents of an open tensor file: its live indexes, and the entries that names denote."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..errors import DecodeError
+from ..message.names import Value, split_names
+from .chain import Link, read_chain, trailer_at
+from .entry import CheckedEntry, check_record, read_entry, read_record
+from .index import MAGIC, TRAILER_BYTES, Entry, Index, Trailer
+from .storage import Storage
+from .walk import Walk, check_magic, walk
+
+_MANY_NAMES = 32
+"""Names looked up one by one; from then on a dictionary of all names is cheaper than a search for each."""
+
+
+class FileContents:
+    """The indexes of a file's last complete generation, and the entries in them, each checked when first used.
+
+    An entry is known by its ordinal among those of all indexes, in writing order.
+
+    Attributes:
+        source: The file's bytes.
+        where: Name of the file in errors.
+        chain: The live indexes, oldest first.
+        generation_end: Position of the end of the live generation.
+        torn_bytes: Bytes after it: an append that runs, or was killed.
+    """
+
+    def __init__(self, source: Storage, where: str) -> None:
+        """Find and read the live indexes.
+
+        Raises:
+            DecodeError: It is not a tensor file, or its end is damaged.
+        """
+        self.source = source
+        self.where = where
+        self._checked: dict[int, CheckedEntry] = {}
+        self._ordinals: dict[str, int] | None = None
+        self._searches = 0
+        size = source.size
+        check_magic(source.read(0, min(len(MAGIC), size)), size)
+        self.generation_end = size
+        self.chain = self._live_chain()
+        self.torn_bytes = size - self.generation_end
+        self._indexes = [link.index for link in self.chain]
+        self._starts = [0]
+        for index in self._indexes:
+            self._starts.append(self._starts[-1] + len(index))
+        self._extents = begins, ends = _sorted_extents(self._indexes)
+        self._has_gaps = len(begins) > 0 and (begins[0] != len(MAGIC) or bool((begins[1:] != ends[:-1]).any()))
+        if self.ordinal_of("") is not None and len(self) > 1:
+            raise DecodeError("the empty name is reserved for a file's only tensor", field="name")
+
+    def _live_chain(self) -> list[Link]:
+        """Return the indexes of the last complete generation, and note its end."""
+        end = self.generation_end
+        trailer = trailer_at(self.source, end)
+        fault: DecodeError | None = None
+        if trailer is not None:
+            try:
+                return read_chain(self.source, trailer, end)
+            except DecodeError as error:
+                fault = error
+        walked = walk(self.source)
+        if fault is not None and trailer is not None and self._belongs(trailer, walked):
+            raise fault
+        self.generation_end = walked.complete_end
+        trailer = trailer_at(self.source, self.generation_end)
+        if trailer is None:
+            raise DecodeError("not finalised: no generation is complete; recover() may save its records")
+        return read_chain(self.source, trailer, self.generation_end)
+
+    def _belongs(self, trailer: Trailer, walked: Walk) -> bool:
+        """Return True if a trailer at the end is this file's, whose generation is damaged then.
+
+        The tail may end in the trailer of a tensor file that was stored *as a payload*. The trailer is ours only if a
+        walk from the last complete generation reaches it or its index.
+        """
+        ends = (self.source.size, self.source.size - TRAILER_BYTES, trailer.index_offset)
+        if not walked.ends or walked.end in ends:
+            return True
+        begin, end = walked.complete_end, trailer.index_offset
+        return begin <= end <= self.source.size and walk(self.source, begin, end).stopped is None
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        if len(self._indexes) == 1:
+            return self._indexes[0].name_count
+        return len(self._all_ordinals())
+
+    def metadata(self) -> dict[str, Value]:
+        """Return the user metadata of the file; later indexes replace keys of earlier ones."""
+        metadata: dict[str, Value] = {}
+        for index in self._indexes:
+            metadata.update(index.metadata())
+        return metadata
+
+    # --- names and ordinals -------------------------------------------------------------------------------------------
+
+    def ordinals(self) -> Iterator[tuple[str, int]]:
+        """Yield every name with the ordinal of its entry, in writing order."""
+        if len(self._indexes) == 1 and self._ordinals is None:
+            return self._indexes[0].names()
+        return iter(self._all_ordinals().items())
+
+    def record_offset(self, ordinal: int) -> int:
+        """Return the position of an entry's record."""
+        at, within = self._index_of(ordinal)
+        return int(self._indexes[at].offsets[within, 0])
+
+    def ordinal_of(self, name: str) -> int | None:
+        """Return the ordinal of the entry that a name denotes, or None."""
+        if self._ordinals is None and self._searches < _MANY_NAMES:
+            self._searches += 1
+            try:
+                encoded = name.encode()
+            except UnicodeEncodeError:
+                return None
+            for start, index in zip(reversed(self._starts[:-1]), reversed(self._indexes), strict=True):
+                found = index.find(encoded)
+                if found is not None:
+                    return start + found
+            return None
+        return self._all_ordinals().get(name)
+
+    def _all_ordinals(self) -> dict[str, int]:
+        """Return every name with its ordinal, in writing order; a later index takes over the names it carries."""
+        if self._ordinals is None:
+            self._ordinals = dict(self._indexes[0].names())
+            for start, index in zip(self._starts[1:], self._indexes[1:], strict=False):
+                for name, ordinal in index.names():
+                    self._ordinals.pop(name, None)
+                    self._ordinals[name] = start + ordinal
+        return self._ordinals
+
+    def _index_of(self, ordinal: int) -> tuple[int, int]:
+        """Return the number of the index that holds an entry, and the entry's ordinal in it."""
+        at = bisect_right(self._starts, ordinal) - 1
+        return at, ordinal - self._starts[at]
+
+    def names(self, ordinal: int) -> list[str]:
+        """Return every name that denotes an entry."""
+        at, within = self._index_of(ordinal)
+        names = split_names(self._indexes[at].entry(within).names)[0]
+        return [name for name in names if self.ordinal_of(name) == ordinal]
+
+    # --- entries ------------------------------------------------------------------------------------------------------
+
+    def entry(self, ordinal: int) -> CheckedEntry:
+        """Return an entry, held against the head of its record.
+
+        Raises:
+            DecodeError: One of them is damaged or malformed, or they differ.
+        """
+        found = self._checked.get(ordinal)
+        if found is not None:
+            return found
+        at, within = self._index_of(ordinal)
+        entry = self._indexes[at].entry(within)
+        located = read_entry(entry)
+        self._check_gap(entry)
+        check_record(self.source, located)
+        self._checked[ordinal] = located
+        return located
+
+    def _check_gap(self, entry: Entry) -> None:
+        """Require whole fields between the record before and this one.
+
+        Otherwise the entry could point into the payload of a record that the index does not name, and a reader of the
+        whole file would see another tensor.
+        """
+        if not self._has_gaps:
+            return
+        begins, ends = self._extents
+        at = int(np.searchsorted(begins, np.uint64(entry.record_offset)))
+        before = int(ends[at - 1]) if at else len(MAGIC)
+        if before != entry.record_offset:
+            walked = walk(self.source, before, entry.record_offset)
+            if walked.stopped is not None:
+                raise DecodeError(
+                    f"no record begins at {entry.record_offset}: {walked.stopped}", offset=entry.record_offset
+                )
+
+    def locate(self, name: str) -> CheckedEntry:
+        """Return the entry of a name.
+
+        Raises:
+            KeyError: There is no such name.
+            DecodeError: As for `entry`.
+        """
+        ordinal = self.ordinal_of(name)
+        if ordinal is None:
+            raise KeyError(name)
+        return self.entry(ordinal)
+
+    def check_claims(self) -> None:
+        """Require that every name denotes the last record that claims it, as in a reading of the whole file.
+
+        Raises:
+            DecodeError: A record that no index names claims a name.
+        """
+        if not self._has_gaps:
+            return
+        begins, _ = self._extents
+        known = set(begins.tolist())
+        for offset in walk(self.source, len(MAGIC), self.generation_end).records:
+            if offset not in known:
+                for name in split_names(read_record(self.source, offset).names)[0]:
+                    ordinal = self.ordinal_of(name)
+                    if ordinal is None or self.record_offset(ordinal) < offset:
+                        raise DecodeError("a record that no index names claims this name", tensor=name, offset=offset)
+
+
+def _sorted_extents(indexes: Sequence[Index]) -> tuple[np.ndarray, np.ndarray]:
+    """Return begins and ends of all records that the indexes name, in the order of the file.
+
+    Raises:
+        DecodeError: Records overlap.
+    """
+    offsets = indexes[0].offsets if len(indexes) == 1 else np.concatenate([index.offsets for index in indexes])
+    begins, ends = offsets[:, 0], offsets[:, 1] + offsets[:, 2]
+    if (begins[1:] < ends[:-1]).any():
+        order = np.argsort(begins, kind="stable")
+        begins, ends = begins[order], ends[order]
+        clash = begins[1:] < ends[:-1]
+        if clash.any():
+            raise DecodeError("records overlap", offset=int(begins[1:][clash][0]))
+    return begins, ends
