@@ -30,6 +30,7 @@ class WireError(Exception):
     Attributes:
         path: The file concerned, or None.
         tensor: Name of the tensor concerned, or None.
+        topic: Topic concerned, or None.
         field: Name of the header field concerned, or None.
         offset: Byte position in the message or file, or None.
     """
@@ -40,15 +41,25 @@ class WireError(Exception):
         super().__init__(message)
         self.path: str | None = None
         self.tensor = tensor
+        self.topic: str | None = None
         self.field = field
         self.offset = offset
 
-    def at(self, *, path: str | None = None, tensor: str | None = None, offset: int | None = None) -> Self:
+    def at(
+        self,
+        *,
+        path: str | None = None,
+        tensor: str | None = None,
+        topic: str | None = None,
+        offset: int | None = None,
+    ) -> Self:
         """Add where it happened, unless that is known already; return the error."""
         if self.path is None:
             self.path = path
         if self.tensor is None:
             self.tensor = tensor
+        if self.topic is None:
+            self.topic = topic
         if self.offset is None:
             self.offset = offset
         return self
@@ -59,6 +70,8 @@ class WireError(Exception):
             text = f"{self.field}: {text}"
         if self.tensor is not None:
             text = f"tensor {self.tensor!r}: {text}"
+        if self.topic is not None:
+            text = f"topic {self.topic!r}: {text}"
         if self.path is not None:
             text = f"{self.path}: {text}"
         return text if self.offset is None else f"{text} (at byte {self.offset})"

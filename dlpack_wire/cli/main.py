@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import __version__, file
 from ..errors import DecodeError, NotFoundError, RemoteError, WireError
@@ -31,7 +31,7 @@ EXIT_CODES = """\
 exit codes:
   0  done
   1  the data is damaged or cannot be stored; verify, recover: there are problems; diff: the files differ
-  2  the command line makes no sense, or needs an extra that is not installed
+  2  the command line is wrong, or needs an extra that is not installed
   3  no such file, object or tensor
   4  the server refused, or cannot be reached
   5  the operating system refused: permission, disk full, ...
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it flushes at exit.
+        # The reader of our output has closed it. Python would report that once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (WireError, OSError, MissingExtraError) as error:
@@ -68,11 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class MissingExtraError(Exception):
-    """What the command needs is not installed."""
+    """A package that the command needs is not installed."""
 
 
 def _with_extra(extra: str, module: str) -> Any:
-    """A module that needs an extra."""
+    """Import a module that needs an extra."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -101,6 +101,14 @@ _CODES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = 
 )
 
 
+class Positional(NamedTuple):
+    """A positional argument of a command."""
+
+    name: str
+    text: str
+    optional: bool = False
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "dlpack-wire",
@@ -112,31 +120,30 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
-        name: str, run: Callable[[argparse.Namespace], int], text: str, *positionals: tuple[str, str]
+        name: str, run: Callable[[argparse.Namespace], int], text: str, *positionals: Positional
     ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        for positional, meaning in positionals:
-            optional = positional.endswith("?")
+        for positional in positionals:
             command.add_argument(
-                positional.strip("?"),
-                metavar=positional.strip("?").upper(),
-                nargs="?" if optional else None,
-                help=meaning,
+                positional.name,
+                metavar=positional.name.upper(),
+                nargs="?" if positional.optional else None,
+                help=positional.text,
             )
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
         command.set_defaults(run=run, usage_error=command.error)
         return command
 
-    tensor_file = ("file", "a tensor file (.dlpw)")
-    address = ("address", "the server")
-    name = ("name", "name of the object on the server")
+    tensor_file = Positional("file", "a tensor file (.dlpw)")
+    address = Positional("address", "the server")
+    name = Positional("name", "name of the object on the server")
     add("info", _info, "Describe a tensor file: sizes, generations, metadata.", tensor_file)
     add(
         "ls",
         _ls,
         "List the tensors of a file, the objects on a server, or the tensors of one object.",
-        ("where", "a tensor file, or a server"),
-        ("name?", "an object on that server"),
+        Positional("where", "a tensor file, or a server"),
+        Positional("name", "an object on that server", optional=True),
     )
     add("verify", _verify, "Check every byte of a tensor file and list all problems.", tensor_file)
     add(
@@ -144,15 +151,21 @@ def _parser() -> argparse.ArgumentParser:
         _recover,
         "Save every whole tensor of a damaged file: into another file, or by mending it in place.",
         tensor_file,
-        ("target?", "the file to write; without it the damaged file itself is mended"),
+        Positional("target", "the file to write; without it the damaged file itself is mended", optional=True),
     )
-    add("diff", _diff, "Compare two tensor files by values.", ("first", "a tensor file"), ("second", "another one"))
+    add(
+        "diff",
+        _diff,
+        "Compare two tensor files by values.",
+        Positional("first", "a tensor file"),
+        Positional("second", "another one"),
+    )
     converting = add(
         "convert",
         _convert,
         f"Convert between {', '.join(FORMATS)}, by the files' suffixes; losslessly or not at all.",
-        ("source", "the file to read"),
-        ("target", "the file to write"),
+        Positional("source", "the file to read"),
+        Positional("target", "the file to write"),
     )
     converting.add_argument("--from", dest="source_format", choices=FORMATS, help="format of the source")
     converting.add_argument("--to", dest="target_format", choices=FORMATS, help="format of the target")
@@ -166,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         "Get an object from a server into a tensor file.",
         address,
         name,
-        ("file", "the file to write; one that exists is replaced"),
+        Positional("file", "the file to write; one that exists is replaced"),
     )
     add("rm", _rm, "Remove an object from a server.", address, name)
     watching = add("watch", _watch, "Show the frames of topics as they come, a line each.", address)

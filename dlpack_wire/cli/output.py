@@ -1,4 +1,4 @@
-"""How tensors, metadata and problems are listed, for people and for programs."""
+"""Listings of tensors, metadata and problems, for people and for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..service.topics import Frame
 
 Line = tuple[list[str], Header, int | None]
-"""Names of a tensor, its header, and where its payload lies in the file, if it is in one."""
+"""Names of a tensor, its header, and the position of its payload in the file, if it is in one."""
 
 
 def print_tensors(tensors: Sequence[Line], as_json: bool) -> None:
@@ -56,12 +56,12 @@ def _layout(header: Header) -> str:
 
 
 def when(time_ns: int) -> str:
-    """A time in the machine's own zone."""
+    """Format a time in the machine's own zone."""
     return datetime.datetime.fromtimestamp(time_ns // 10**9).isoformat(" ")
 
 
 def print_json(value: Any) -> None:
-    """Print JSON that every parser reads: NaN and infinity are no part of it."""
+    """Print JSON that every parser reads: without NaN and infinity."""
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
@@ -81,7 +81,7 @@ def _json_tensor(names: list[str], header: Header, data_offset: int | None) -> d
 
 
 def json_metadata(metadata: Mapping[str, Value]) -> dict[str, Any]:
-    """Metadata as JSON has it: bytes as hex digits, floats that JSON lacks as protobuf's JSON spells them."""
+    """Return metadata for JSON: bytes as hex digits, floats that JSON lacks as protobuf's JSON spells them."""
     return {key: _json_value(value) for key, value in metadata.items()}
 
 
@@ -94,7 +94,7 @@ def _json_value(value: Value) -> Value:
 
 
 def json_problem(problem: DecodeError) -> dict[str, Any]:
-    """A problem of a file as JSON."""
+    """Return a problem of a file for JSON."""
     return {
         "kind": type(problem).__name__,
         "problem": str(problem.args[0]),

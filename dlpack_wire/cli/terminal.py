@@ -1,4 +1,4 @@
-"""What people see: tables, progress bars, and text that cannot harm their terminal.
+"""Output for people: tables, progress bars, and text that cannot harm their terminal.
 
 Drawn by rich if it is installed (the extra `dlpack-wire[cli]`) and the output is a terminal; else plain.
 """
@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-_LARGE_BYTES = 16 << 20  # transfers from this size on get a progress bar
+_LARGE_BYTES = 16 << 20
+"""Transfers from this size on get a progress bar: smaller ones end before it could be read."""
 
 
 def printable(text: str) -> str:
-    """Text that cannot move the cursor, change colours, break the line or reverse the reading order."""
+    """Escape everything in a text that could move the cursor, change colours, break the line or reverse its order."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table: drawn by rich on a terminal, plain columns for anything else. Numbers stand to the right."""
+    """Print a table: drawn by rich on a terminal, plain columns elsewhere. Numbers are aligned to the right."""
     cells = list(rows)
     texts = [list(map(_cell, row)) for row in cells]
     right = [bool(cells) and all(type(row[i]) is int for row in cells) for i in range(len(heads))]
@@ -56,7 +57,7 @@ def _draw_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequ
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
-    """Names and values, one fact a line."""
+    """Print names and values, one a line."""
     names = list(map(printable, facts))
     width = max(map(len, names))
     for name, value in zip(names, facts.values(), strict=True):
@@ -64,11 +65,11 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 
 Report = Callable[[int, int], None]
-"""Told how many of how many bytes are done."""
+"""Called with the bytes done so far, and their total."""
 
 
 def progress(what: str) -> AbstractContextManager[Report | None]:
-    """Something to report progress to, which shows it to people if the bytes are many; None if nobody would see it."""
+    """Return a context with a function that shows progress if the bytes are many; with None if nobody would see it."""
     if not sys.stderr.isatty():
         return contextlib.nullcontext()
     try:

@@ -1,1 +1,1 @@
-"""File formats of others, read and written without the libraries they come from."""
+"""Other file formats, read and written without the libraries they come from; our own as one among them; conversion."""

@@ -37,7 +37,7 @@ class Archive:
         return list(self._members)
 
     def read(self, member: str, limit: int) -> bytes:
-        """A small member.
+        """Return a small member.
 
         Raises:
             DecodeError: There is none, it is damaged, or larger than `limit`.

@@ -1,4 +1,4 @@
-"""What a file of any format holds: tensors that are loaded one by one, and metadata."""
+"""The contents of a file of any format: tensors that are loaded one by one, and metadata."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..tensor.dtype import ByteOrder, DType, carrier
 from ..tensor.source import Source
 
 PIECE_BYTES = 1 << 20
+"""Bytes of a tensor that are swapped and written at a time."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Item:
         name: Its name; "" where the format has none.
         dtype: Element type.
         shape: Extents in elements.
-        load: Gives it, as anything that `encode` takes.
+        load: Returns the tensor, as anything that `encode` takes.
         metadata: User metadata of the tensor.
         identity: Equal for items that are the same tensor under several names; None if it is like no other.
     """
@@ -42,12 +43,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Content:
-    """All of a file.
+    """The contents of a file.
 
     Attributes:
         items: The tensors, in the order of the file.
         metadata: User metadata of the file.
-        skipped: What else is in the file, and is no tensor.
+        skipped: Descriptions of everything else in the file, which is left behind.
     """
 
     items: list[Item]
@@ -56,7 +57,7 @@ class Content:
 
 
 def pieces(item: Item) -> Iterator[Any]:
-    """The elements' bytes, row-major and little endian, in pieces."""
+    """Yield the elements' bytes, row-major and little endian, in pieces."""
     with source_of(item.load(), "compact") as source:
         _check(item, source)
         swap = source.header.byte_order == ByteOrder.BIG
@@ -74,12 +75,12 @@ def _check(item: Item, source: Source) -> None:
 
 
 def payload_bytes(item: Item) -> int:
-    """How many bytes `pieces` gives."""
+    """Return the number of bytes that `pieces` yields."""
     return layout.compact_bytes(item.dtype, False, prod(item.shape))
 
 
 def text_metadata(metadata: dict[str, Value], what: str, tensor: str | None = None) -> dict[str, str]:
-    """Metadata for a format that only knows text.
+    """Return metadata for a format that only knows text.
 
     Raises:
         EncodeError: Some of it is not text.
@@ -93,10 +94,10 @@ def text_metadata(metadata: dict[str, Value], what: str, tensor: str | None = No
 
 
 def refuse_metadata(metadata: dict[str, Value], what: str, tensor: str | None = None) -> None:
-    """Refuse metadata for a format that has no place for it.
+    """Raise EncodeError if there is metadata, for a format that cannot hold any.
 
     Raises:
-        EncodeError: There is some.
+        EncodeError: There is metadata.
     """
     if metadata:
-        raise EncodeError(f"{what} has no place for {sorted(metadata)}", field="metadata", tensor=tensor)
+        raise EncodeError(f"{what} cannot hold {sorted(metadata)}", field="metadata", tensor=tensor)

@@ -14,12 +14,12 @@ from .content import Content, Item, payload_bytes
 
 
 class Format(NamedTuple):
-    """How files of one kind are read and written.
+    """A kind of file.
 
     Attributes:
-        suffixes: Of their names.
-        read: Opens one.
-        write: Writes one: (path, content, durable).
+        suffixes: Suffixes of its files' names.
+        read: Opens a file.
+        write: Writes a file: (path, content, durable).
     """
 
     suffixes: tuple[str, ...]
@@ -38,11 +38,11 @@ FORMATS = {
 
 
 class Conversion(NamedTuple):
-    """What was converted.
+    """The result of a conversion.
 
     Attributes:
-        names: Of the tensors, in the order they were written.
-        skipped: What else the source holds, and no tensor file has a place for.
+        names: Names of the tensors, in the order they were written.
+        skipped: Descriptions of everything else in the source, which was left behind.
     """
 
     names: list[str]
@@ -72,13 +72,13 @@ def convert(
         source_format: One of `FORMATS`; by the name's suffix if not given.
         target_format: Likewise.
         only: Convert this tensor alone, and leave its name behind: how one of several becomes a .npy file.
-        without_metadata: Leave metadata behind where the target has no place for it, and anywhere else.
+        without_metadata: Leave all metadata behind, for a target that cannot hold it.
         durable: Wait until the target is on disk.
         progress: Called with the name of each tensor and its bytes before it is written.
 
     Raises:
-        DecodeError: The source is damaged, or not what its name says.
-        EncodeError: The target cannot hold what is in the source, or a format is not known.
+        DecodeError: The source is damaged, or of another format than its name says.
+        EncodeError: The target cannot hold the source's contents, a format is unknown, or `only` names no tensor.
         OSError: The source could not be read or the target not written.
 
     Memory:
@@ -94,14 +94,15 @@ def convert(
         try:
             writer.write(path_out, content, durable)
         except WireError as error:
-            raise error.at(path=path_out if isinstance(error, EncodeError) else path_in) from error.__cause__
+            error.at(path=path_out if isinstance(error, EncodeError) else path_in)
+            raise
         return Conversion([item.name for item in content.items], content.skipped)
 
 
 def _format_of(path: str, named: str | None) -> str:
     if named is not None:
         if named not in FORMATS:
-            raise EncodeError(f"{named!r} is none of {', '.join(FORMATS)}", field="format")
+            raise EncodeError(f"unknown format {named!r}; known are {', '.join(FORMATS)}", field="format")
         return named
     for name, kind in FORMATS.items():
         if path.lower().endswith(kind.suffixes):

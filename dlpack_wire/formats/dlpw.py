@@ -15,7 +15,7 @@ from .content import Content, Item
 
 @contextlib.contextmanager
 def read(path: str) -> Iterator[Content]:
-    """A tensor file. Each tensor is verified when it is loaded."""
+    """Open a tensor file. Each tensor is verified when it is loaded."""
     with open_file(path, verify=True) as f:
         yield Content([_item(f, name, ordinal) for name, ordinal in contents_of(f).ordinals()], dict(f.metadata))
 

@@ -19,21 +19,21 @@ from ..file.storage import Storage
 from ..tensor.dtype import from_numpy
 from .archive import Archive
 from .content import PIECE_BYTES, Content, Item, pieces, refuse_metadata
-from .opened import open_bytes, replaced
+from .paths import open_bytes, replaced
 
 _HEAD_BYTES = 1 << 16
 
 
 @contextlib.contextmanager
 def read_npy(path: str) -> Iterator[Content]:
-    """A .npy file: one tensor without a name."""
+    """Open a .npy file: one tensor without a name."""
     with open_bytes(path) as source:
         yield Content([_item("", source, 0, source.size)])
 
 
 @contextlib.contextmanager
 def read_npz(path: str) -> Iterator[Content]:
-    """A .npz file: a tensor for each member, by its name without .npy."""
+    """Open a .npz file: a tensor for each member, by its name without .npy."""
     with open_bytes(path) as source:
         archive = Archive(source)
         items = []
@@ -44,7 +44,7 @@ def read_npz(path: str) -> Iterator[Content]:
 
 
 def _item(name: str, source: Storage, begin: int, size: int) -> Item:
-    """The array in [begin, begin + size)."""
+    """Return the array in [begin, begin + size)."""
     head = io.BytesIO(bytes(source.read(begin, begin + min(size, _HEAD_BYTES))))
     try:
         version = npy_format.read_magic(head)

@@ -23,7 +23,7 @@ from ..tensor.dtype import ByteOrder, DType
 from ..tensor.header import Header
 from ..tensor.tensor import from_payload
 from .content import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
-from .opened import open_bytes, replaced
+from .paths import open_bytes, replaced
 
 DTYPES = {
     1: "float32",
@@ -64,7 +64,7 @@ _ALIGNMENT = 4096  # of tensors in an external file, as ONNX recommends for mapp
 
 @contextlib.contextmanager
 def read(path: str) -> Iterator[Content]:
-    """The initializers of a model and of all graphs inside it."""
+    """Open a model: its initializers, and those of all graphs inside it."""
     with open_bytes(path) as source, contextlib.ExitStack() as stack:
         model = _Model(source, os.path.dirname(os.path.abspath(path)), stack)
         graphs = 0
@@ -95,7 +95,7 @@ class _Model:
         self._names: set[str] = set()
 
     def fields(self, begin: int, end: int) -> Iterator[Field]:
-        """The fields of a message."""
+        """Yield the fields of a message."""
         while begin < end:
             field = read_field(self._content, begin, end)
             yield field
@@ -118,7 +118,7 @@ class _Model:
         return read_varint(self._content, field.content, field.end)[0]
 
     def text_pair(self, field: Field) -> tuple[str, str]:
-        """A StringStringEntryProto."""
+        """Read a StringStringEntryProto."""
         parts = {part.number: self._text(part) for part in self.fields(field.content, field.end) if part.number < 3}
         return parts.get(1, ""), parts.get(2, "")
 
@@ -180,10 +180,20 @@ class _Model:
         dtype = DType(DTYPES[code])
         order = ByteOrder.LITTLE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
         try:
-            header = headers.checked(dtype, tuple(dims), None, 0, order, CPU, 0, None)
+            header = headers.checked(
+                dtype=dtype,
+                shape=tuple(dims),
+                strides=None,
+                byte_offset=0,
+                byte_order=order,
+                device=CPU,
+                flags=0,
+                version=None,
+            )
             self.items.append(self._item(name, header, data, external if location == 1 else None))
         except WireError as error:
-            raise error.at(tensor=name) from None
+            error.at(tensor=name)
+            raise
 
     def _numbers(self, field: Field) -> list[int]:
         if field.wire_type == VARINT:
@@ -213,7 +223,7 @@ class _Model:
         return Item(name, header.dtype, header.shape, load)
 
     def _typed(self, header: Header, data: Field) -> Any:
-        """A tensor whose values stand in a typed field; narrow types have one value in each number."""
+        """Return a tensor whose values stand in a typed field; narrow types have one value in each number."""
         kind, wire_type = _TYPED[data.number]
         if data.wire_type == LEN and wire_type:
             values = np.frombuffer(self._bytes(data), kind)
@@ -250,7 +260,7 @@ class _Model:
         return source, begin, size
 
     def _open_beside(self, location: str) -> Storage:
-        """A file in the model's own folder. What a model says is never followed to anywhere else."""
+        """Open a file in the model's own folder. Paths in a model never lead anywhere else."""
         if location in ("", ".", "..") or os.path.basename(location) != location or "\0" in location:
             raise DecodeError(f"{location!r} is not the name of a file beside the model", field="location")
         path = os.path.join(self._folder, location)

@@ -61,7 +61,7 @@ _LITERALS = frozenset(
 
 
 def interpret(pickled: bytes) -> Any:
-    """The value that a pickle describes.
+    """Return the value that a pickle describes.
 
     Raises:
         DecodeError: It is damaged, or uses something that no saved state needs.
@@ -221,7 +221,7 @@ class _Machine:
 
 
 def _key(value: Any) -> Any:
-    """A key that can be hashed in bounded time; tuples may be nested without end."""
+    """Return a key that can be hashed in bounded time; tuples may be nested without end."""
     if not isinstance(value, (str, int, float, bool, bytes, type(None), Global)):
         raise DecodeError(f"{type(value).__name__} as a key")
     return value

@@ -17,7 +17,7 @@ from ..tensor.device import CPU
 from ..tensor.dtype import ByteOrder, DType
 from ..tensor.tensor import from_payload
 from .content import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
-from .opened import open_bytes, replaced
+from .paths import open_bytes, replaced
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
@@ -43,7 +43,7 @@ _CODES = {name: code for code, name in DTYPES.items()}
 
 @contextlib.contextmanager
 def read(path: str) -> Iterator[Content]:
-    """A safetensors file."""
+    """Open a safetensors file."""
     with open_bytes(path) as source:
         size, begin = _header_size(source)
         listed = _parse(bytes(source.read(8, begin)))
@@ -94,7 +94,9 @@ def _item(source: Storage, begin: int, size: int, name: str, said: Any) -> Item:
         raise DecodeError(f"{type(error).__name__} in its header: {error}", tensor=name) from None
     order = ByteOrder.LITTLE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
     try:
-        header = headers.checked(dtype, shape, None, 0, order, CPU, 0, None)
+        header = headers.checked(
+            dtype=dtype, shape=shape, strides=None, byte_offset=0, byte_order=order, device=CPU, flags=0, version=None
+        )
         if not 0 <= first <= last <= size:
             raise DecodeError(f"[{first}, {last}) of {size} bytes", field="data_offsets")
         headers.check_payload_size(header, last - first)

@@ -21,7 +21,7 @@ from ..message.names import Value
 from ..tensor.dtype import DType
 from .archive import Archive
 from .content import Content, Item, payload_bytes, pieces, refuse_metadata
-from .opened import open_bytes, replaced
+from .paths import open_bytes, replaced
 from .pickled import Call, Global, Persistent, interpret
 
 MAX_PICKLE_BYTES = 256 << 20
@@ -65,7 +65,7 @@ class _View(NamedTuple):
 
 @contextlib.contextmanager
 def read(path: str) -> Iterator[Content]:
-    """The tensors of a .pt file. Numbers and text among them are metadata; whatever else there is, is skipped."""
+    """Open a .pt file. Numbers and text beside its tensors are metadata; everything else is skipped."""
     with open_bytes(path) as source:
         if bytes(source.read(0, min(2, source.size))) != b"PK":
             raise DecodeError(
@@ -127,7 +127,7 @@ class _Collected:
 
 
 def _array(source: Storage, begin: int, size: int, view: _View, order: str, path: str) -> np.ndarray[Any, Any]:
-    """The elements of a view; numpy refuses one that reaches beyond its storage."""
+    """Return the elements of a view; numpy refuses one that reaches beyond its storage."""
     element = view.dtype.element
     if order == ">" and view.dtype.part_bytes > 1:
         element = element.newbyteorder(">")
@@ -150,7 +150,7 @@ def _joined(path: str, key: Any) -> str:
 
 
 def _view(value: Any, path: str) -> _View | None:
-    """The tensor that a note describes, or None."""
+    """Return the tensor that a note describes, or None."""
     if not isinstance(value, Call) or not isinstance(value.function, Global):
         return None
     module, name = value.function
@@ -208,7 +208,7 @@ def _write_member(archive: zipfile.ZipFile, name: str, parts: Iterator[Any]) -> 
 
 
 def _pickle(content: Content) -> bytes:
-    """A pickle of protocol 2, written out: what torch's own unpickler expects and nothing more."""
+    """Write a pickle of protocol 2 by hand: what torch's own unpickler expects and nothing more."""
     parts = [b"\x80\x02}("]
     for number, item in enumerate(content.items):
         name = item.dtype.name

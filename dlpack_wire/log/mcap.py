@@ -1,33 +1,51 @@
-"""The chunks of an MCAP file: their contents, decompressed and checked, and the messages in them.
+"""The parts of an MCAP file that a log is read from: its summary, its chunks, and the messages in them.
 
-Source: https://mcap.dev/spec. They are read here, not by the `mcap` package: that allocates whatever a chunk announces.
+Source: https://mcap.dev/spec. The records of the summary are parsed by the `mcap` package. Chunks are read here: that
+package allocates whatever size a chunk announces.
 """
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mcap.opcode import Opcode
+from mcap.records import Channel, ChunkIndex, Schema, Statistics
+from mcap.stream_reader import StreamReader
+
 from ..errors import ChecksumError, DecodeError, LimitError
 from ..file.storage import Storage
 from ..message.wire import MAX_MESSAGE_BYTES
 from ..tensor.memory import Buffer
+from ..v1 import dlpack_pb2
 
 MAX_CHUNK_BYTES = MAX_MESSAGE_BYTES + (64 << 20)
 """Largest chunk that is decompressed: one message as large as they come, and what stood before it."""
 
-RECORD = struct.Struct("<BQ")
-"""How every record begins: its opcode, and the size of what follows."""
+SCHEMA_NAME = dlpack_pb2.DLTensor.DESCRIPTOR.full_name
+ENCODING = "protobuf"
+"""Encoding of messages and of their schema, as the registry of MCAP names it."""
+
+_RECORD = struct.Struct("<BQ")
+"""Head of every record: its opcode, and the size of its content."""
 
 _MESSAGE_OPCODE, _CHUNK_OPCODE = 5, 6
 _CHUNK = struct.Struct("<BQQQQII")
 _UINT64 = struct.Struct("<Q")
 _MESSAGE = struct.Struct("<HIQQ")
 
-_HELD_BYTES = 64 << 20  # chunks that overlap in time are read alternately, so the last few are kept
+_HELD_BYTES = 64 << 20
+"""Chunks that overlap in time are read alternately, so the last few are kept: some sixty of the default size."""
+
 _PIECE_BYTES = 1 << 20
+"""Output of the decompressor at a time: bounds what a false announcement can make it allocate."""
+
+_MAGIC = b"\x89MCAP0\r\n"
+_FOOTER = struct.Struct("<BQQQI")
+_NO_INDEX = "the log's messages have no index: they were not written in chunks"
 
 
 class Message(NamedTuple):
@@ -35,9 +53,9 @@ class Message(NamedTuple):
 
     Attributes:
         channel: Number of its channel.
-        sequence: As its writer counted.
-        time_ns: When it was logged.
-        data: What it says.
+        sequence: Number given by its writer.
+        time_ns: Time of the log entry, in nanoseconds.
+        data: Its content.
     """
 
     channel: int
@@ -46,8 +64,8 @@ class Message(NamedTuple):
     data: memoryview
 
 
-class Chunks:
-    """The contents of a file's chunks, by where they begin. The last few are kept."""
+class ChunkContents:
+    """The contents of a file's chunks, by position. The last few are kept."""
 
     def __init__(self, source: Storage, limit: int) -> None:
         """Read chunks of `source`; those that decompress to more than `limit` bytes are refused."""
@@ -57,11 +75,11 @@ class Chunks:
         self._held_bytes = 0
 
     def content(self, begin: int, end: int) -> Buffer:
-        """The messages and other records in the chunk [begin, end) of the file.
+        """Return the messages and other records in the chunk [begin, end) of the file.
 
         Raises:
             DecodeError: There is no such chunk, or it is damaged.
-            LimitError: It is too large.
+            LimitError: It is too large to be decompressed.
         """
         content = self._held.pop(begin, None)
         if content is None:
@@ -79,8 +97,8 @@ class Chunks:
     def _load(self, begin: int, end: int) -> Buffer:
         record = memoryview(self._source.read(begin, end))
         opcode, record_bytes, _, _, size, crc, name_bytes = _CHUNK.unpack_from(record)
-        if opcode != _CHUNK_OPCODE or record_bytes != len(record) - RECORD.size:
-            raise DecodeError("no chunk stands where the index says")
+        if opcode != _CHUNK_OPCODE or record_bytes != len(record) - _RECORD.size:
+            raise DecodeError("there is no chunk at the position in the index")
         at = _CHUNK.size + name_bytes
         compression = bytes(record[_CHUNK.size : at])
         (compressed_bytes,) = _UINT64.unpack_from(record, at)
@@ -99,12 +117,89 @@ class Chunks:
         return content
 
 
+class Summary(NamedTuple):
+    """The index of a log.
+
+    Attributes:
+        channels: Of every channel in the file: its topic if it carries tensors, else None.
+        chunks: The chunks, in the order of the file.
+    """
+
+    channels: dict[int, str | None]
+    chunks: list[ChunkIndex]
+
+
+def read_summary(source: Storage) -> Summary:
+    """Read the index at the end of a finished log.
+
+    Raises:
+        DecodeError: It is not an MCAP file, was not finalised or cut off, or its index is damaged.
+        McapError, struct.error, UnicodeDecodeError, OverflowError: A record of the index is malformed.
+    """
+    size = source.size
+    found = bytes(source.read(0, min(len(_MAGIC), size)))
+    if found != _MAGIC:
+        raise DecodeError(f"not an MCAP file: it begins with {found!r}")
+    footer_begin = size - len(_MAGIC) - _FOOTER.size
+    tail = bytes(source.read(max(footer_begin, 0), size))
+    if footer_begin < len(_MAGIC) or not tail.endswith(_MAGIC) or tail[0] != Opcode.FOOTER:
+        raise DecodeError(
+            "the log was not finalised, or is truncated: it has no MCAP footer. "
+            "`mcap recover` makes a new log of what is whole"
+        )
+    _, _, summary_begin, _, crc = _FOOTER.unpack_from(tail)
+    if summary_begin == 0:
+        raise DecodeError(_NO_INDEX)
+    if not len(_MAGIC) <= summary_begin <= footer_begin:
+        raise DecodeError(f"index at {summary_begin}, outside the file", offset=footer_begin)
+    summary = bytes(source.read(summary_begin, size))
+    # The sum covers everything up to itself.
+    check_crc("index", crc, memoryview(summary)[: -len(_MAGIC) - 4])
+    channels: dict[int, str | None] = {}
+    chunks: list[ChunkIndex] = []
+    schemas: dict[int, Schema] = {}
+    statistics: Statistics | None = None
+    for record in StreamReader(io.BytesIO(summary), skip_magic=True, emit_chunks=True).records:
+        if isinstance(record, Schema):
+            schemas[record.id] = record
+        elif isinstance(record, Channel):
+            schema = schemas.get(record.schema_id)
+            is_tensor = (
+                record.message_encoding == ENCODING
+                and schema is not None
+                and (schema.name, schema.encoding) == (SCHEMA_NAME, ENCODING)
+            )
+            channels[record.id] = record.topic if is_tensor else None
+        elif isinstance(record, ChunkIndex):
+            chunks.append(record)
+        elif isinstance(record, Statistics):
+            statistics = record
+    if not chunks and (statistics is None or statistics.message_count):
+        raise DecodeError(_NO_INDEX)
+    _check_chunks(chunks, channels, summary_begin)
+    return Summary(channels, chunks)
+
+
+def _check_chunks(chunks: list[ChunkIndex], channels: dict[int, str | None], data_end: int) -> None:
+    """Sort the chunks by position; refuse those that share bytes, which could give any number of messages."""
+    chunks.sort(key=lambda chunk: chunk.chunk_start_offset)
+    free = len(_MAGIC)
+    for chunk in chunks:
+        if chunk.chunk_start_offset < free:
+            raise DecodeError("chunks overlap", offset=chunk.chunk_start_offset)
+        if not chunk.message_index_offsets.keys() <= channels.keys():
+            raise DecodeError("chunk with channels that the index does not know", offset=chunk.chunk_start_offset)
+        free = chunk.chunk_start_offset + chunk.chunk_length
+    if free > data_end:
+        raise DecodeError(f"a chunk ends at {free}, after the messages' {data_end}")
+
+
 def messages(content: Buffer) -> Iterator[tuple[int, int, int]]:
-    """(position, channel, time) of every message in a chunk's content."""
+    """Yield (position, channel, time) of every message in a chunk's content."""
     position, end = 0, len(content)
     while position < end:
-        opcode, size = RECORD.unpack_from(content, position)
-        begin = position + RECORD.size
+        opcode, size = _RECORD.unpack_from(content, position)
+        begin = position + _RECORD.size
         if size > end - begin or (opcode == _MESSAGE_OPCODE and size < _MESSAGE.size):
             raise DecodeError(f"chunk with a record of {size} bytes in {end - begin}")
         if opcode == _MESSAGE_OPCODE:
@@ -114,15 +209,15 @@ def messages(content: Buffer) -> Iterator[tuple[int, int, int]]:
 
 
 def message_at(content: Buffer, position: int) -> Message:
-    """The message at a position that `messages` gave."""
-    _, size = RECORD.unpack_from(content, position)
-    begin = position + RECORD.size
+    """Return the message at a position that `messages` gave."""
+    _, size = _RECORD.unpack_from(content, position)
+    begin = position + _RECORD.size
     channel, sequence, time_ns, _ = _MESSAGE.unpack_from(content, begin)
     return Message(channel, sequence, time_ns, memoryview(content)[begin + _MESSAGE.size : begin + size])
 
 
 def check_crc(what: str, expected: int, content: Buffer) -> None:
-    """Compare a CRC-32; zero says that there is none.
+    """Compare a CRC-32; zero means that there is none.
 
     Raises:
         ChecksumError: They differ.
@@ -139,7 +234,7 @@ def check_crc(what: str, expected: int, content: Buffer) -> None:
 
 
 def _decompress(compression: bytes, compressed: Buffer, size: int) -> Buffer:
-    """Decompress piece by piece, so that memory follows what is really there, not what is announced."""
+    """Decompress piece by piece, so that memory follows the real size, not the announced one."""
     if compression not in _PIECES:
         raise DecodeError(f"unknown compression {compression[:64]!r}")
     content = bytearray()

@@ -133,7 +133,8 @@ class Arrival:
             if header.dtype.code == BOOL or (last and header.is_packed):
                 check_contents(header, None, piece.data)
         except DecodeError as error:
-            raise error.at(tensor=name, offset=self.offset) from None
+            error.at(tensor=name, offset=self.offset)
+            raise
         self._running = running
         self.offset = end
         self.received_bytes += size

@@ -149,7 +149,8 @@ def _read_head(buffer: Buffer, pos: int, end: int) -> FrameHead:
         if located.data_end > located.data_begin:
             raise DecodeError("a frame's header has no payload", field="data")
     except DecodeError as error:
-        raise error.at(tensor=topic[:64]) from None
+        error.at(topic=topic[:64])
+        raise
     header = located.header.with_checksum(located.checksum)
     return FrameHead(topic, message.sequence, message.time_ns, metadata, message.dropped_count, header)
 

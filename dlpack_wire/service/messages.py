@@ -401,7 +401,8 @@ def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, readin
             begin, end = 0, len(buffer)
         located = reading.read(buffer, begin, end)
     except DecodeError as error:
-        raise error.at(tensor=names[0][:64]) from None
+        error.at(tensor=names[0][:64])
+        raise
     header = located.header.with_checksum(located.checksum)
     record = Record(names, metadata, header, memoryview(buffer)[located.data_begin : located.data_end])
     return record, located if len(tensors) == 1 else None

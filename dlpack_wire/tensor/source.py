@@ -146,13 +146,14 @@ class Source:
 
 
 class PlainArray:
-    """What is known of all arrays of one dtype, shape and strides that are plain: C-contiguous, not empty, of a type
-    whose every bit pattern is a value.
+    """Facts about all plain arrays of one dtype, shape and strides.
+
+    Plain: C-contiguous, not empty, of a type whose every bit pattern is a value.
 
     Attributes:
         header: Their header, without a checksum.
         element: The dtype to view them as where numpy exports no buffer of their own (ml_dtypes), or None.
-        prefixes: What `message.codec` writes before their payloads, without and with a checksum, once it is known.
+        prefixes: Bytes that `message.codec` writes before their payloads, without and with a checksum, once known.
     """
 
     __slots__ = ("element", "header", "prefixes")
@@ -168,11 +169,11 @@ class PlainArray:
 
 
 PLAIN_ARRAYS: Memo[tuple[Any, ...], PlainArray] = Memo(4096)  # shapes in use in one program, with much to spare
-"""What is known of plain arrays, by (dtype, shape, strides)."""
+"""Facts about plain arrays, by (dtype, shape, strides)."""
 
 
 def plain_array(x: np.ndarray[Any, Any]) -> PlainArray | None:
-    """Return what is known of a plain array at once if another one was like it; None if it takes a `Source`.
+    """Return the facts about a plain array, at once if another one was like it; None if it takes a `Source`.
 
     Args:
         x: An array, of no subclass.

@@ -128,7 +128,7 @@ def test_npy_refuses_what_it_cannot_hold(tmp_path: Path, ours: Path) -> None:
         ({"a": np.arange(2)}, None, "x.npy", "no name"),
         ({"a": np.zeros(2, ml_dtypes.bfloat16)}, None, "x.npz", "no type for bfloat16"),
         ({"a": np.zeros(2, ml_dtypes.int4)}, None, "x.npz", "no type for int4"),
-        ({"a": np.zeros(2)}, {"k": "v"}, "x.npz", "no place"),
+        ({"a": np.zeros(2)}, {"k": "v"}, "x.npz", "cannot hold"),
     ):
         dw.save(ours, tensors, metadata)
         with pytest.raises(dw.EncodeError, match=says):
@@ -197,7 +197,7 @@ def test_safetensors_refuses_what_it_cannot_hold(tmp_path: Path, ours: Path) -> 
         assert not target.exists()
     with dw.open(ours, "w") as f:
         f.write("a", np.zeros(2), metadata={"unit": "m"})
-    with pytest.raises(dw.EncodeError, match=r"tensor 'a'.*no place"):
+    with pytest.raises(dw.EncodeError, match=r"tensor 'a'.*cannot hold"):
         convert(ours, target)
 
 
@@ -598,7 +598,7 @@ def test_formats_are_found_by_suffix_or_named(tmp_path: Path, ours: Path) -> Non
     assert np.load(tmp_path / "y.NPZ")["a"].tolist() == [0, 1, 2]
     with pytest.raises(dw.EncodeError, match="name its format"):
         convert(ours, tmp_path / "x.bin")
-    with pytest.raises(dw.EncodeError, match="'zip' is none of"):
+    with pytest.raises(dw.EncodeError, match="unknown format 'zip'"):
         convert(ours, tmp_path / "x.bin", target_format="zip")
 
 

@@ -31,11 +31,11 @@ from strategies import arrays
 from subprocesses import run_python
 
 import dlpack_wire as dw
-from dlpack_wire import log as logs
 from dlpack_wire.log import LogReader, LogRecord, LogWriter
 from dlpack_wire.log import mcap as mcap_chunk
+from dlpack_wire.log.writer import Compression
 
-COMPRESSIONS: tuple[logs.Compression, ...] = ("none", "lz4", "zstd")
+COMPRESSIONS: tuple[Compression, ...] = ("none", "lz4", "zstd")
 FOOTER_BYTES = 9 + 20 + 8
 
 
@@ -132,7 +132,7 @@ def test_clocks_that_disagree_need_little_memory(path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_tensors_around_the_size_of_a_chunk(path: Path, compression: logs.Compression) -> None:
+def test_tensors_around_the_size_of_a_chunk(path: Path, compression: Compression) -> None:
     sizes = [1, 2000, 10_000, 9_900, 10_000 - 1, 100_000, 0, 3_000_000, 5]
     with LogWriter(path, compression=compression, chunk_bytes=10_000) as log:
         for i, size in enumerate(sizes):
@@ -193,7 +193,7 @@ def embedded_class(descriptors: bytes, name: str) -> Any:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_the_reference_reader_sees_the_same_messages(path: Path, compression: logs.Compression) -> None:
+def test_the_reference_reader_sees_the_same_messages(path: Path, compression: Compression) -> None:
     x = np.array([[1.5, -0.0], [np.nan, np.inf]], np.float32)
     with LogWriter(path, compression=compression, chunk_bytes=500) as log:
         for i in range(20):
@@ -220,7 +220,7 @@ def write_by_reference(path: Path, **options: Any) -> None:
     with path.open("wb") as stream:
         writer = Writer(stream, chunk_size=500, **options)
         writer.start()
-        tensor = writer.register_schema(logs.SCHEMA_NAME, "protobuf", b"")
+        tensor = writer.register_schema(mcap_chunk.SCHEMA_NAME, "protobuf", b"")
         other = writer.register_schema("foxglove.Log", "jsonschema", b"{}")
         channels = [writer.register_channel("t", "protobuf", tensor) for _ in range(2)]
         text = writer.register_channel("text", "json", other)
@@ -507,7 +507,7 @@ def test_what_is_no_log(path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_flipped_bits_are_noticed_or_harmless(path: Path, compression: logs.Compression) -> None:
+def test_flipped_bits_are_noticed_or_harmless(path: Path, compression: Compression) -> None:
     with LogWriter(path, compression=compression, chunk_bytes=600) as log:
         for i in range(10):
             log.write("t", np.full(30, i, np.int64), time_ns=i)
@@ -611,7 +611,7 @@ def with_chunk(path: Path, chunk: Chunk) -> None:
     with path.open("wb") as stream:
         writer = Writer(stream, compression=CompressionType.NONE)
         writer.start()
-        writer.register_channel("t", "protobuf", writer.register_schema(logs.SCHEMA_NAME, "protobuf", b""))
+        writer.register_channel("t", "protobuf", writer.register_schema(mcap_chunk.SCHEMA_NAME, "protobuf", b""))
         writer.add_message(1, 0, b"", 0)
         writer.finish()
     content = path.read_bytes()
@@ -690,10 +690,10 @@ def test_a_damaged_tensor_names_its_topic(path: Path) -> None:
     with path.open("wb") as stream:
         writer = Writer(stream)
         writer.start()
-        writer.register_channel("left", "protobuf", writer.register_schema(logs.SCHEMA_NAME, "protobuf", b""))
+        writer.register_channel("left", "protobuf", writer.register_schema(mcap_chunk.SCHEMA_NAME, "protobuf", b""))
         writer.add_message(1, 0, bytes(message), 0)
         writer.finish()
-    with LogReader(path) as log, pytest.raises(dw.ChecksumError, match="tensor 'left'"):
+    with LogReader(path) as log, pytest.raises(dw.ChecksumError, match="topic 'left'"):
         list(log.read())
 
 

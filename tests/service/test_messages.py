@@ -212,10 +212,10 @@ def test_a_record_that_was_read_before_changes_no_verdict(with_payload: bool, na
 
 
 def test_what_is_remembered_of_records_is_bounded() -> None:
-    for i in range(3 * chunks._KNOWN_COUNT):
+    for i in range(3 * chunks._KNOWN.limit):
         record = record_of(FLOATS, f"{i} with a long name", checksum=i)
         parse(pb.StoreRequest, join(record_parts(15, record.block, record.header, FLOATS.tobytes())))
-        assert len(chunks._KNOWN) <= chunks._KNOWN_COUNT
+        assert len(chunks._KNOWN) <= chunks._KNOWN.limit
     chunks._KNOWN.clear()
     record = record_of(FLOATS, "n" * 1000, checksum=1)
     parse(pb.StoreRequest, join(record_parts(15, record.block, record.header, FLOATS.tobytes())))
