@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -24,7 +25,7 @@ type, shape, each bit of each element.
 are reasons, listed at the end. A consumer's hole counts as its own only if it cannot take the same tensor out of a
 hand-made DLPack capsule either.
 
-Ran with {versions}.
+{versions}
 """
 
 Holes = dict[tuple[str, Kind, Layout], Why]
@@ -42,11 +43,16 @@ class Reasons:
         return self.texts.index(text) + 1
 
 
+def _versions(frameworks: Sequence[Framework]) -> str:
+    """Say with which versions this ran, in lines of 120 characters that break no name from its version."""
+    ran = [f"{f.distribution} {f.version}".replace(" ", "\0") for f in frameworks if f.name != "numpy, swapped"]
+    return textwrap.fill(f"Ran with {', '.join(ran)}.", 120, break_on_hyphens=False).replace("\0", " ")
+
+
 def render(frameworks: Sequence[Framework], found: Findings) -> str:
     """The page for a run of these frameworks."""
     reasons = Reasons()
-    versions = ", ".join(f"{f.distribution} {f.version}" for f in frameworks if f.name != "numpy, swapped")
-    parts = [_HEAD.format(versions=versions)]
+    parts = [_HEAD.format(versions=_versions(frameworks))]
     for title, holes, names in (
         ("Producers", found.made, [f.name for f in frameworks if f.makes]),
         ("Consumers", found.taken, [f.name for f in frameworks if f.takes]),
