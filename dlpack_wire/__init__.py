@@ -25,8 +25,9 @@ from .errors import (
 )
 from .file import load, load_dict, load_one, open, save, verify
 from .file.appender import FileAppender
+from .file.diff import Difference, diff
 from .file.reader import FileReader
-from .file.recovery import recover
+from .file.recovery import Recovery, recover
 from .file.writer import FileWriter
 from .message.codec import decode, encode, from_proto, to_proto
 from .message.names import Metadata
@@ -36,6 +37,8 @@ from .tensor.header import Header
 from .tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from .formats.convert import Conversion as Conversion
+    from .formats.convert import convert as convert
     from .log import LogReader as LogReader
     from .log import LogRecord as LogRecord
     from .log import LogWriter as LogWriter
@@ -61,6 +64,7 @@ _LATER = {
     "AsyncPublisher": ("service.async_client", "grpc"),
     "AsyncSubscription": ("service.async_client", "grpc"),
     "Client": ("service.client", "grpc"),
+    "Conversion": ("formats.convert", None),
     "Frame": ("service.topics", None),
     "LogReader": ("log", "log"),
     "LogRecord": ("log", "log"),
@@ -73,6 +77,7 @@ _LATER = {
     "Subscription": ("service.client", "grpc"),
     "Tls": ("service.connection", "grpc"),
     "connect": ("service.client", "grpc"),
+    "convert": ("formats.convert", None),
 }
 
 
@@ -102,6 +107,7 @@ __all__ = [
     "DType",
     "DecodeError",
     "Device",
+    "Difference",
     "EncodeError",
     "FileAppender",
     "FileReader",
@@ -110,6 +116,7 @@ __all__ = [
     "LimitError",
     "Metadata",
     "NotFoundError",
+    "Recovery",
     "RemoteError",
     "Tensor",
     "TruncatedError",
@@ -117,6 +124,7 @@ __all__ = [
     "UnsupportedVersionError",
     "WireError",
     "decode",
+    "diff",
     "encode",
     "from_proto",
     "load",

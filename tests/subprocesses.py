@@ -13,8 +13,7 @@ TESTS = Path(__file__).parent
 
 def run_python(script: str, *options: str, **environment: str) -> str:
     """Run a script, require exit code 0 and an empty stderr, and return its stdout."""
-    folders = map(str, (TESTS.parent, TESTS, TESTS / "tensor", TESTS / "message"))
-    paths = os.pathsep.join((*folders, os.environ.get("PYTHONPATH", "")))
+    paths = os.pathsep.join((str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")))
     done = subprocess.run(
         [sys.executable, *options, "-c", dedent(script)],
         env={**os.environ, "PYTHONPATH": paths, **environment},

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "log": {"errors", "v1", "tensor", "message", "file"},
     "formats": {"errors", "tensor", "message", "file"},
     "cli": {"errors", "tensor", "message", "file", "service", "formats", "__init__"},
-    "__init__": {"errors", "tensor", "message", "file", "service", "log"},
+    "__init__": {"errors", "tensor", "message", "file", "service", "log", "formats"},
     "__main__": {"cli"},
     "server": {"errors", "v1", "tensor", "message", "file", "service", "__init__"},
 }

@@ -22,7 +22,7 @@ from dlpack_wire.tensor import header as headers
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller
-from .calls import Call, Calls, finished
+from .calls import Call, CallerGoneError, Calls, finished
 from .metrics import Metrics
 from .objects import Commit, Serialized, Store, check_generation
 from .status import Refusal
@@ -150,7 +150,8 @@ class Puts:
                 await writing
             raise Refusal("UPLOAD_INCOMPLETE", f"ended without `finish`, expecting {upload.arrival.stage.value}")
         except Exception as error:
-            keep = isinstance(error, Refusal) and error.reason == "UPLOAD_INCOMPLETE"
+            gone = isinstance(error, CallerGoneError)
+            keep = gone or (isinstance(error, Refusal) and error.reason == "UPLOAD_INCOMPLETE")
             raise
         finally:
             try:

@@ -83,7 +83,8 @@ def status_of(error: BaseException) -> Status:
     elif isinstance(error, ChecksumError):
         reason, text = "CHECKSUM_MISMATCH", str(error)
     elif isinstance(error, (DecodeError, EncodeError)):
-        default = "INVALID_REQUEST" if error.tensor is None else "INVALID_TENSOR"
+        is_tensors = error.tensor is not None or error.topic is not None
+        default = "INVALID_TENSOR" if is_tensors else "INVALID_REQUEST"
         reason, text = _BY_FIELD.get(error.field or "", default), str(error)
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason, text = "STORE_FULL", "the disk is full"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crafted import CraftedFile, entry, field, header_of, names_of, record, text, two_generations, xxh3
+from hand_built_files import CraftedFile, entry, field, header_of, names_of, record, text, two_generations, xxh3
 
 import dlpack_wire as dw
 from dlpack_wire import file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crafted import two_generations
+from hand_built_files import two_generations
 
 import dlpack_wire as dw
 from dlpack_wire.file import entry as located

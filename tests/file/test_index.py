@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crafted import END, entry, field, fixed, header_of, names_of, text, varint, xxh3
+from hand_built_files import END, entry, field, fixed, header_of, names_of, text, varint, xxh3
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crafted import CraftedFile, field, names_of, text, two_generations
+from hand_built_files import CraftedFile, field, names_of, text, two_generations
 from subprocesses import run_python
 
 import dlpack_wire as dw
@@ -393,7 +393,7 @@ def test_a_file_that_claims_terabytes_takes_no_memory(size: int) -> None:
     script = f"""
         import resource, tracemalloc
         import dlpack_wire as dw
-        from crafted import CraftedFile, entry, field, fixed, header_of, names_of, varint
+        from hand_built_files import CraftedFile, entry, field, fixed, header_of, names_of, varint
         from dlpack_wire.file.reader import FileReader
         from dlpack_wire.file.storage import MemoryBytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from crafted import field, fixed, header_of, names_of, record, text, varint, with_sum, xxh3
+from hand_built_files import field, fixed, header_of, names_of, record, text, varint, with_sum, xxh3
 
 from dlpack_wire import ByteOrder, ChecksumError, DecodeError, DType, EncodeError, LimitError, TruncatedError
 from dlpack_wire.file.record import MAX_HEAD_BYTES, plan_record, prefix, read_head

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crafted import CraftedFile, field, text, two_generations
+from hand_built_files import CraftedFile, field, text, two_generations
 
 import dlpack_wire as dw
 from dlpack_wire.file.reader import contents_of

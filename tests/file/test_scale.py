@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crafted import END, CraftedFile, entry, field, fixed, header_of, names_of, varint, with_sum, xxh3
+from hand_built_files import END, CraftedFile, entry, field, fixed, header_of, names_of, varint, with_sum, xxh3
 from subprocesses import run_python
 
 import dlpack_wire as dw

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from crafted import MAGIC, CraftedFile, field, fixed, two_generations, varint
+from hand_built_files import MAGIC, CraftedFile, field, fixed, two_generations, varint
 
 from dlpack_wire import DecodeError, TruncatedError
 from dlpack_wire.file.storage import MemoryBytes

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from handmade import PADDED, Handmade, int64s, managed_of, tensor_of
+from hand_built_capsules import PADDED, Handmade, int64s, managed_of, tensor_of
 
 import dlpack_wire as dw
 

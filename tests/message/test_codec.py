@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from handmade import PADDED, Handmade, floats
+from hand_built_capsules import PADDED, Handmade, floats
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import (
@@ -796,7 +796,7 @@ BACK_ENDS = """
     from google.protobuf.message import DecodeError as ParseError
     import dlpack_wire as dw
     from dlpack_wire.v1 import dlpack_pb2
-    from test_vectors import INVALID, VALID, wire_of
+    from message_vectors import INVALID, VALID, wire_of
 
     # Standard parsers disagree with each other about such input.
     STRICTER = ("varint", "groups", "field number", "at most", "more than")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from headers import header_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,22 +21,6 @@ from dlpack_wire.tensor.dtype import table
 from dlpack_wire.tensor.layout import row_major
 from dlpack_wire.tensor.source import Source
 from dlpack_wire.v1 import dlpack_pb2
-
-
-def header_of(**fields: Any) -> dw.Header:
-    """A header, by the one door there is."""
-    plain: dict[str, Any] = {
-        "dtype": dw.DType("float32"),
-        "shape": (6,),
-        "strides": None,
-        "byte_offset": 0,
-        "byte_order": 1,
-        "device": None,
-        "flags": 0,
-        "version": None,
-    }
-    return headers.checked(**{**plain, **fields})
-
 
 HEADERS = [
     header_of(),

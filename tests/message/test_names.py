@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crafted import field, text
+from hand_built_files import field, text
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import handmade
+import hand_built_capsules as handmade
 import numpy as np
 import pytest
+from message_vectors import INVALID, VALID, VECTORS, wire_of
 
 import dlpack_wire as dw
 from dlpack_wire.v1 import dlpack_pb2
 
-VECTORS = Path(__file__).parents[1] / "data" / "vectors"
-VALID: list[dict[str, Any]] = json.loads((VECTORS / "valid.json").read_text())
-INVALID: list[dict[str, Any]] = json.loads((VECTORS / "invalid.json").read_text())
-
 KNOWN_CODES = range(19)
-
-
-def wire_of(case: dict[str, Any]) -> bytes:
-    wire = case["wire"]
-    return bytes.fromhex(wire) if isinstance(wire, str) else b"".join(bytes.fromhex(p) * times for p, times in wire)
 
 
 def by_name(cases: list[dict[str, Any]]) -> Any:

@@ -107,7 +107,7 @@ def test_a_live_unix_socket_is_never_stolen_and_a_dead_one_is_reclaimed(tmp_path
         assert "in use" in fails("--listen", listen)
     path.unlink()
     path.write_text("a file")
-    with pytest.raises(AddressError, match="no socket"), claim_unix(str(path)):
+    with pytest.raises(AddressError, match="not a socket"), claim_unix(str(path)):
         pass
     assert path.read_text() == "a file"
 
@@ -145,10 +145,10 @@ def test_sizes(text: str, count: int) -> None:
 
 def test_sizes_that_are_none() -> None:
     for text in ("", "x", "-1", "1 XB", "1e9"):
-        with pytest.raises(Exception, match="no size"):
+        with pytest.raises(Exception, match="not a size"):
             size(text)
     for text in ("", "x", "-1", "nan", "inf"):
-        with pytest.raises(Exception, match="no number of seconds"):
+        with pytest.raises(Exception, match="not a number of seconds"):
             seconds(text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xxhash
-from test_header import header_of
+from headers import header_of
 
 import dlpack_wire as dw
 from dlpack_wire.tensor.checksum import EMPTY, PASS_BYTES, Running, check_contents, check_sum, xxh3

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import (
+from hand_built_capsules import (
     CUDA,
     FaultyProducer,
     Handmade,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import floats, name_of
+from hand_built_capsules import floats, name_of
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import arrays, lay_out

@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from crafted import (  # noqa: E402
+from hand_built_files import (  # noqa: E402
     END,
     MAGIC,
     CraftedFile,

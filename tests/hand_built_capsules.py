@@ -277,3 +277,60 @@ class ToDlpackOnly:
 
     def to_dlpack(self) -> Any:
         return self.made.take()
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+DEVICES = [(kind, 0) for kind in (*range(1, 21), 99)] + [(2, 3), (1, 5), (3, 1), (-1, 0), (2**31 - 1, 7)]
+# CPU and memory pinned for CUDA or ROCm. Managed memory (13) would need a synchronisation first.
+READABLE = [d for d in DEVICES if d[0] in (1, 3, 11)]
+ELSEWHERE = [d for d in DEVICES if d not in READABLE]
+
+
+# --- C exchange tables ------------------------------------------------------------------------------------------------
+
+
+class CTable(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocator", ctypes.c_void_p),
+        ("managed_from_object", ctypes.c_void_p),
+        ("managed_to_object", ctypes.c_void_p),
+        ("tensor_from_object", ctypes.c_void_p),
+        ("current_work_stream", ctypes.c_void_p),
+    ]
+
+
+_FROM_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_TABLE_NAME = b"dlpack_exchange_api"
+
+
+def tabled(
+    make: Callable[[], Handmade],
+    device: tuple[int, int] = CPU,
+    *,
+    version: tuple[int, int] = (1, 3),
+    function: bool = True,
+    status: int = 0,
+    base: type[Producer] = Producer,
+) -> Producer:
+    """A producer whose type also has a C exchange table; `table_calls` counts its use."""
+
+    @_FROM_OBJECT
+    def from_object(x: Any, out: int) -> int:
+        x.table_calls += 1
+        ctypes.memmove(out, ctypes.addressof(x.lent.tensor), ctypes.sizeof(CTensor))
+        return status
+
+    address = ctypes.cast(from_object, ctypes.c_void_p) if function else None
+    exchange = CTable(*version, tensor_from_object=address)
+    capsule = _new_capsule(ctypes.addressof(exchange), _TABLE_NAME, None)
+    held = {"__dlpack_c_exchange_api__": capsule, "_table": exchange, "_function": from_object, "table_calls": 0}
+    x = type("Tabled", (base,), held)(make, device)
+    x.lent = make()  # type: ignore[attr-defined]
+    return x

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from handmade import (
+from hand_built_capsules import (
     CPU,
     CUDA,
-    CTensor,
+    ELSEWHERE,
+    READABLE,
     Handmade,
     HostCopyProducer,
     Producer,
     StubbornProducer,
     floats,
+    tabled,
 )
 from matrix.frameworks import Framework, Torch, TvmFfi, lend
 from matrix.truth import KINDS, LAYOUTS, Cannot, Kind, Truth
 from subprocesses import run_python
 
 import dlpack_wire as dw
-from dlpack_wire.tensor.device import NAMES
 from dlpack_wire.tensor.dtype import table
 
 # torch says so whenever it copies complex32.
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
 SIX = dw.encode(np.arange(6, dtype="f4"))
-DEVICES = [(kind, 0) for kind in (*NAMES, 99)] + [(2, 3), (1, 5), (3, 1), (-1, 0), (2**31 - 1, 7)]
-# CPU and memory pinned for CUDA or ROCm. Managed memory (13) would need a synchronisation first.
-READABLE = [d for d in DEVICES if d[0] in (1, 3, 11)]
-ELSEWHERE = [d for d in DEVICES if d not in READABLE]
 
 
 def name_of(device: Any) -> str:
@@ -124,8 +119,8 @@ def test_a_device_pointer_is_never_followed() -> None:
     said = run_python("""
         import io
         import dlpack_wire as dw
-        from handmade import Handmade, HostCopyProducer, LegacyProducer, Producer, StubbornProducer, ToDlpackOnly
-        from test_devices import ELSEWHERE, tabled
+        from hand_built_capsules import ELSEWHERE, Handmade, HostCopyProducer, LegacyProducer, Producer
+        from hand_built_capsules import StubbornProducer, ToDlpackOnly, tabled
 
         refused = 0
         for address in (0x10, 0xDEAD0000, 0x7FFF_FFFF_F000):
@@ -159,52 +154,6 @@ def test_a_device_pointer_is_never_followed() -> None:
 
 
 # --- C exchange tables ------------------------------------------------------------------------------------------------
-
-
-class CTable(ctypes.Structure):
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("previous", ctypes.c_void_p),
-        ("allocator", ctypes.c_void_p),
-        ("managed_from_object", ctypes.c_void_p),
-        ("managed_to_object", ctypes.c_void_p),
-        ("tensor_from_object", ctypes.c_void_p),
-        ("current_work_stream", ctypes.c_void_p),
-    ]
-
-
-_FROM_OBJECT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi)
-)
-_TABLE_NAME = b"dlpack_exchange_api"
-
-
-def tabled(
-    make: Callable[[], Handmade],
-    device: tuple[int, int] = CPU,
-    *,
-    version: tuple[int, int] = (1, 3),
-    function: bool = True,
-    status: int = 0,
-    base: type[Producer] = Producer,
-) -> Producer:
-    """A producer whose type also has a C exchange table; `table_calls` counts its use."""
-
-    @_FROM_OBJECT
-    def from_object(x: Any, out: int) -> int:
-        x.table_calls += 1
-        ctypes.memmove(out, ctypes.addressof(x.lent.tensor), ctypes.sizeof(CTensor))
-        return status
-
-    address = ctypes.cast(from_object, ctypes.c_void_p) if function else None
-    exchange = CTable(*version, tensor_from_object=address)
-    capsule = _new_capsule(ctypes.addressof(exchange), _TABLE_NAME, None)
-    held = {"__dlpack_c_exchange_api__": capsule, "_table": exchange, "_function": from_object, "table_calls": 0}
-    x = type("Tabled", (base,), held)(make, device)
-    x.lent = make()  # type: ignore[attr-defined]
-    return x
 
 
 def test_the_exchange_table_is_used() -> None:
