@@ -229,8 +229,7 @@ def _info(options: argparse.Namespace) -> int:
 def _stored(f: FileReader) -> Iterator[tuple[list[str], Header, int]]:
     """Yield (names, header, position of the payload) of every tensor, in the order of writing."""
     contents = contents_of(f)
-    for ordinal in dict.fromkeys(ordinal for _, ordinal in contents.ordinals()):
-        header, _, entry = contents.entry(ordinal)
+    for ordinal, (header, _, entry) in contents.entries():
         yield contents.names(ordinal), header, entry.data_offset
 
 

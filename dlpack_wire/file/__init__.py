@@ -66,7 +66,7 @@ def save(
 
 
 def load(source: Any, *, verify: bool = True) -> Tensor | dict[str, Tensor]:
-    """Load what was saved: a tensor, or a dict of tensors by name.
+    """Load a tensor file: one tensor if it was saved by itself, else a dict of tensors by name.
 
     Args:
         source: A path or URL, the file's bytes, or a binary file object.

@@ -8,12 +8,12 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import DecodeError, EncodeError
-from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map, encode_value, names_block, split_names
+from ..errors import EncodeError
+from ..message.names import Metadata, Value, encode_value, names_block, split_names
 from ..message.tags import SUM_FIELD_BYTES
 from .chain import MAX_CHAIN, folded
 from .contents import FileContents
-from .index import MAGIC, Index, Trailer, index_bytes, read_trailer, split_line, whole_line
+from .index import MAGIC, Index, Trailer, index_bytes, metadata_bytes, read_trailer, split_line, whole_line
 from .record import RECORD_ALIGNMENT
 from .replacement import Replacement
 from .sink import FileSink
@@ -25,7 +25,7 @@ EMPTY_FILE = MAGIC + b"".join(index_bytes([], b"", len(MAGIC)))
 
 
 class _Level(NamedTuple):
-    """One index of the file's chain, reduced to what folding needs."""
+    """One index of the file's chain, with the facts that folding needs."""
 
     trailer: Trailer
     size: int
@@ -37,8 +37,8 @@ class FileAppender(RecordWriter):
     """A tensor file that grows: `f["step/100"] = x`, then `f.flush()`.
 
     Tensors that `flush` returned for stay, whatever happens to this process. Readers that have the file open are not
-    disturbed; those that open it see the last generation that was flushed. A name that is written again takes the
-    place of the earlier tensor. One process appends at a time; its lock dies with it.
+    disturbed; those that open it see the last generation that was flushed. A name that is written again denotes the
+    new tensor. One process appends at a time; its lock dies with it.
 
     Attributes:
         metadata: User metadata of the file; changes are written with the next generation.
@@ -60,7 +60,8 @@ class FileAppender(RecordWriter):
         Raises:
             BlockingIOError: Another process is appending to it.
             DecodeError: It is not a tensor file, or has no complete generation.
-            EncodeError: Alignment or metadata cannot be written.
+            EncodeError: The alignment is out of range, or the metadata cannot be written.
+            OSError: It could not be opened or created.
         """
         super().__init__(metadata, alignment)
         self._path = os.path.realpath(os.fsdecode(path))
@@ -70,7 +71,7 @@ class FileAppender(RecordWriter):
         try:
             self._begin()
         except BaseException:
-            os.close(self._fd)
+            self._unlock()
             raise
         self._closed = False
 
@@ -84,19 +85,15 @@ class FileAppender(RecordWriter):
     def _begin(self) -> None:
         if os.fstat(self._fd).st_size == 0:
             os.pwrite(self._fd, EMPTY_FILE, 0)
-        try:
-            contents = FileContents(PositionedBytes(self._fd, os.fstat(self._fd).st_size), self._path)
-            metadata = contents.metadata()
-        except DecodeError as error:
-            error.at(path=self._path)
-            raise
+        contents = FileContents(PositionedBytes(os.dup(self._fd), os.fstat(self._fd).st_size), self._path)
+        metadata = contents.metadata()
         self._levels = [
             _Level(link.trailer, link.index.entries_bytes, link.index, link.index.metadata()) for link in contents.chain
         ]
         self._is_empty = not len(contents)
         self._is_single = contents.ordinal_of("") is not None
         self._end = contents.generation_end
-        self._flushed_metadata = self._encoded_metadata(metadata)
+        self._flushed_metadata = metadata_bytes(metadata)
         self.metadata = {**metadata, **self.metadata}
         if contents.torn_bytes:
             os.ftruncate(self._fd, self._end)
@@ -125,7 +122,7 @@ class FileAppender(RecordWriter):
                 self._flush()
 
     def _flush(self) -> None:
-        metadata = self._encoded_metadata(self.metadata)
+        metadata = metadata_bytes(self.metadata)
         if not self._lines and metadata == self._flushed_metadata:
             return
         try:
@@ -143,10 +140,6 @@ class FileAppender(RecordWriter):
         self._lines, self._lines_bytes = [], 0
         self._flushed_metadata = metadata
 
-    @staticmethod
-    def _encoded_metadata(metadata: Metadata) -> bytes:
-        return encode_map(2, metadata, MAX_FILE_METADATA_BYTES)
-
     def _append_index(self) -> None:
         """Write an index of the new records and of the links that it replaces."""
         lines = live_lines(self._lines)
@@ -162,7 +155,7 @@ class FileAppender(RecordWriter):
             lines = live_lines([line for level in replaced for line in _lines_of(level)] + lines)
         index, trailer = index_bytes(
             lines,
-            self._encoded_metadata(metadata),
+            metadata_bytes(metadata),
             self._sink.position,
             kept[-1].trailer if kept else None,
         )
@@ -181,7 +174,7 @@ class FileAppender(RecordWriter):
         return {key: value for key, value in self.metadata.items() if not _is_same(before, key, value)}
 
     def _check_path(self) -> None:
-        """Raise OSError if the file was replaced or removed: nobody would find what is appended."""
+        """Raise OSError if the file was replaced or removed: nobody would find appended tensors."""
         if not is_at(self._fd, self._path):
             raise OSError(errno.ESTALE, "the path now names another file than the one being appended to", self._path)
 
@@ -193,7 +186,7 @@ class FileAppender(RecordWriter):
         """Flush, and close the file.
 
         Raises:
-            OSError: As for `flush`.
+            EncodeError, OSError: As for `flush`.
         """
         with self._lock:
             if not self._closed and not self._is_inherited:
@@ -211,8 +204,14 @@ class FileAppender(RecordWriter):
     def _release(self) -> None:
         self._closed = True
         self._sink.close()
-        fcntl.flock(self._fd, fcntl.LOCK_UN)  # else a forked child that lives on would keep it locked
-        os.close(self._fd)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        # Closing is not enough: the lock lives as long as a copy of the descriptor, which a forked child has, and so
+        # has the traceback of an error in opening.
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
     def __enter__(self) -> FileAppender:
         return self
@@ -265,14 +264,14 @@ def lock(path: str) -> int:
 
 def create(path: str, durable: bool) -> None:
     """Create a file without tensors, unless another process is quicker."""
-    place = Replacement(path, durable)
+    replacement = Replacement(path, durable)
     try:
-        os.pwrite(place.fd, EMPTY_FILE, 0)
-        place.publish(exclusive=True)
+        os.pwrite(replacement.fd, EMPTY_FILE, 0)
+        replacement.publish(exclusive=True)
     except FileExistsError:
-        place.discard()
+        replacement.discard()
     except BaseException:
-        place.discard()
+        replacement.discard()
         raise
 
 

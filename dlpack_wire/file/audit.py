@@ -50,8 +50,9 @@ class _Records:
     def __init__(self, source: Storage) -> None:
         self.claimed: dict[str, int] = {}
         self._source = source
-        # Hashes stand for bytes, since a file may have millions of records. Python salts them for each process, so no
-        # file can be made whose different bytes have equal hashes here; by chance that happens once in 2^64 / n pairs.
+        # 64-bit hashes stand for the bytes, because a file may have millions of records. Python salts them for each
+        # process, so no file can be made whose bytes differ and whose hashes do not. That two lines of a million have
+        # equal hashes by chance, so that one of them is not checked, has a probability of 3e-8.
         self._names: dict[int, int] = {}
         self._tensors: dict[int, int] = {}
         self._lines: set[int] = set()

@@ -25,6 +25,8 @@ MAX_FOLDED_BYTES = 1 << 30
 RADIX = 8
 """Links of one size that are folded into one of the next. A larger radix writes less and opens slower."""
 
+_TAG_AND_LENGTH_BYTES = 1 + 10  # at most: a varint has 10 bytes
+
 
 @dataclass(frozen=True)
 class Link:
@@ -92,7 +94,7 @@ def _base_end(source: Storage, base: Trailer, before: int) -> int:
     offset = base.index_offset
     if not len(MAGIC) <= offset < before - TRAILER_BYTES:
         raise DecodeError(f"base index at {offset}, not before its successor", offset=before)
-    start = source.read(offset, min(offset + 11, before))
+    start = source.read(offset, min(offset + _TAG_AND_LENGTH_BYTES, before))
     try:
         size, pos = read_minimal_varint(start, 1, len(start))
     except DecodeError as error:
@@ -126,4 +128,5 @@ def folded(sizes: Sequence[int], added: int) -> int:
 
 
 def _level(size: int) -> int:
-    return max((size >> 6).bit_length() - 1, 0) // 3
+    """Return the level of a link: level n begins at 64 * RADIX^n bytes, where 64 bytes are about one entry."""
+    return max((size >> 6).bit_length() - 1, 0) // 3  # log2 of RADIX

@@ -35,6 +35,10 @@ class FileContents:
     def __init__(self, source: Storage, where: str) -> None:
         """Find and read the live indexes.
 
+        Args:
+            source: The file's bytes; this object never closes them.
+            where: Name of the file in errors.
+
         Raises:
             DecodeError: It is not a tensor file, or its end is damaged.
         """
@@ -43,6 +47,14 @@ class FileContents:
         self._checked: dict[int, CheckedEntry] = {}
         self._ordinals: dict[str, int] | None = None
         self._searches = 0
+        try:
+            self._open()
+        except DecodeError as error:
+            error.at(path=where)
+            raise
+
+    def _open(self) -> None:
+        source = self.source
         size = source.size
         check_magic(source.read(0, min(len(MAGIC), size)), size)
         self.generation_end = size
@@ -77,7 +89,7 @@ class FileContents:
         return read_chain(self.source, trailer, self.generation_end)
 
     def _belongs(self, trailer: Trailer, walked: Walk) -> bool:
-        """Return True if a trailer at the end is this file's, whose generation is damaged then.
+        """Return True if the trailer at the end of the file is the file's own, so that its generation is damaged.
 
         The tail may end in the trailer of a tensor file that was stored *as a payload*. The trailer is ours only if a
         walk from the last complete generation reaches it or its index.
@@ -95,10 +107,18 @@ class FileContents:
         return len(self._all_ordinals())
 
     def metadata(self) -> dict[str, Value]:
-        """Return the user metadata of the file; later indexes replace keys of earlier ones."""
+        """Return the user metadata of the file; later indexes replace keys of earlier ones.
+
+        Raises:
+            DecodeError: It is malformed.
+        """
         metadata: dict[str, Value] = {}
-        for index in self._indexes:
-            metadata.update(index.metadata())
+        try:
+            for index in self._indexes:
+                metadata.update(index.metadata())
+        except DecodeError as error:
+            error.at(path=self.where)
+            raise
         return metadata
 
     # --- names and ordinals -------------------------------------------------------------------------------------------
@@ -129,6 +149,17 @@ class FileContents:
             return None
         return self._all_ordinals().get(name)
 
+    def ordinal(self, name: str) -> int:
+        """Return the ordinal of the entry that a name denotes.
+
+        Raises:
+            KeyError: There is no such name.
+        """
+        found = self.ordinal_of(name)
+        if found is None:
+            raise KeyError(f"{self.where} has no tensor {name!r} among its {len(self)}")
+        return found
+
     def _all_ordinals(self) -> dict[str, int]:
         """Return every name with its ordinal, in writing order; a later index takes over the names it carries."""
         if self._ordinals is None:
@@ -145,7 +176,11 @@ class FileContents:
         return at, ordinal - self._starts[at]
 
     def names(self, ordinal: int) -> list[str]:
-        """Return every name that denotes an entry."""
+        """Return every name that denotes an entry.
+
+        Raises:
+            DecodeError: The entry is malformed.
+        """
         at, within = self._index_of(ordinal)
         names = split_names(self._indexes[at].entry(within).names)[0]
         return [name for name in names if self.ordinal_of(name) == ordinal]
@@ -188,16 +223,32 @@ class FileContents:
                 )
 
     def locate(self, name: str) -> CheckedEntry:
-        """Return the entry of a name.
+        """Return the entry of a name; errors name the tensor and the file.
 
         Raises:
             KeyError: There is no such name.
             DecodeError: As for `entry`.
         """
-        ordinal = self.ordinal_of(name)
-        if ordinal is None:
-            raise KeyError(name)
-        return self.entry(ordinal)
+        return self._named_entry(name, self.ordinal(name))
+
+    def entries(self) -> Iterator[tuple[int, CheckedEntry]]:
+        """Yield every entry that has a name, once, with its ordinal; errors name the tensor and the file.
+
+        Raises:
+            DecodeError: As for `entry`.
+        """
+        seen: set[int] = set()
+        for name, ordinal in self.ordinals():
+            if ordinal not in seen:
+                seen.add(ordinal)
+                yield ordinal, self._named_entry(name, ordinal)
+
+    def _named_entry(self, name: str, ordinal: int) -> CheckedEntry:
+        try:
+            return self.entry(ordinal)
+        except DecodeError as error:
+            error.at(path=self.where, tensor=name)
+            raise
 
     def check_claims(self) -> None:
         """Require that every name denotes the last record that claims it, as in a reading of the whole file.
@@ -214,7 +265,8 @@ class FileContents:
                 for name in split_names(read_record(self.source, offset).names)[0]:
                     ordinal = self.ordinal_of(name)
                     if ordinal is None or self.record_offset(ordinal) < offset:
-                        raise DecodeError("a record that no index names claims this name", tensor=name, offset=offset)
+                        error = DecodeError("a record that no index names claims this name", tensor=name, offset=offset)
+                        raise error.at(path=self.where)
 
 
 def _sorted_extents(indexes: Sequence[Index]) -> tuple[np.ndarray, np.ndarray]:

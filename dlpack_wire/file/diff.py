@@ -13,6 +13,7 @@ from ..tensor.tensor import Tensor
 from .reader import FileReader
 
 _PASS_ELEMENTS = 1 << 20
+"""Elements compared at once: comparing takes a byte of memory for each of their bytes."""
 
 
 class Difference(NamedTuple):

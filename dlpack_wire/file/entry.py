@@ -9,17 +9,22 @@ from typing import NamedTuple
 from ..errors import DecodeError
 from ..message import reading, writing
 from ..message.names import MAX_NAMES_BYTES, decode_map, split_names
-from ..message.tags import SUM_FIELD_BYTES
+from ..message.tags import SUM_FIELD_BYTES, byte
 from ..tensor import header as headers
 from ..tensor.checksum import check_contents
 from ..tensor.header import Header
 from ..tensor.memory import Buffer
+from . import tags
 from .index import Entry
 from .record import MAX_HEAD_BYTES, RECORD_ALIGNMENT, RecordHead, plan_record, prefix, read_head
 from .storage import Storage
 
 _REMEMBERED_BYTES = 128
-"""Header fields up to this size are parsed once, however many tensors of a file share them."""
+"""Header fields up to this size are parsed once, however many tensors of a file share them. Those of most tensors take
+10 to 60 bytes; the cap bounds the memory that the headers of a hostile file may keep here.
+"""
+
+_METADATA_TAG = byte(tags.METADATA)
 
 
 class CheckedEntry(NamedTuple):
@@ -88,7 +93,7 @@ def check_record(source: Storage, located: CheckedEntry) -> None:
             raise DecodeError("the record's header differs from its index entry's", offset=entry.record_offset)
         if head.names != entry.names:
             check_entry_names(head.names, entry.names)
-    if b"\x1a" in entry.names:  # the tag of metadata; most records have none
+    if _METADATA_TAG in entry.names:  # or a name has this byte; most records are done without splitting them
         decode_map(split_names(entry.names)[1], MAX_NAMES_BYTES)
 
 

@@ -21,9 +21,11 @@ from ..message.names import (
     MAX_ALIASES,
     MAX_FILE_METADATA_BYTES,
     MAX_NAMES_BYTES,
+    Metadata,
     Value,
     check_encodings,
     decode_map,
+    encode_map,
     names_too_large,
 )
 from ..message.tags import SUM_FIELD_BYTES, byte
@@ -50,8 +52,7 @@ _INDEX_OFFSET_TAG, _INDEX_SUM_TAG = byte(tags.INDEX_OFFSET), byte(tags.INDEX_SUM
 _TRAILER = struct.Struct("<BQBQ9s")
 _OFFSETS = struct.Struct("<BQBQBQ")
 _OFFSETS_BYTES = _OFFSETS.size
-_OFFSET_TAGS = [tags.RECORD_OFFSET, tags.DATA_OFFSET, tags.DATA_BYTES]
-_OFFSET_TAGS_AT = [0, SUM_FIELD_BYTES, 2 * SUM_FIELD_BYTES]
+_OFFSET_TAGS = np.array([tags.RECORD_OFFSET, tags.DATA_OFFSET, tags.DATA_BYTES], np.uint8)
 _MIN_ENTRY_BYTES = 2 + 4 + _OFFSETS_BYTES  # tag, length, a header of two bytes with tag and length
 
 _ROWS = 1 << 12
@@ -66,8 +67,11 @@ _FEW_ROWS = 32
 _HASH = np.uint64(0xFFFFFFFF00000000)
 _POSITION = np.uint64(0xFFFFFFFF)
 
-# Names of this module are looked up faster than attributes of another, three times an entry.
+# The loop over entries compares these tags: a name of this module is looked up faster than one of another.
 _ENTRY, _NAME, _ALIAS = tags.ENTRY, tags.NAME, tags.ALIAS
+
+_HEADER_NUMBER = tags.ENTRY_HEADER >> 3
+_METADATA_NUMBER, _OFFSET_NUMBER, _SUM_NUMBER = tags.FILE_METADATA >> 3, tags.BASE_OFFSET >> 3, tags.BASE_SUM >> 3
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -105,7 +109,7 @@ def entry_bytes(names: bytes, header: Header, payload_sum: int, record_offset: i
     return b"".join((_ENTRY_TAG, varint(size), names, tag, fields, payload_sum.to_bytes(8, "little"), offsets))
 
 
-# Headers in use in one file, with much to spare. An lru_cache, not a Memo: its C code makes hits cheapest.
+# More than the headers in use in one file. An lru_cache, not a Memo: its C code makes hits cheapest.
 @lru_cache(maxsize=4096)
 def _header_field(header: Header) -> tuple[bytes, bytes]:
     """Return tag and length of an entry's header, and its bytes without the sum's value."""
@@ -120,7 +124,7 @@ def index_bytes(
 
     Args:
         entries: Lines made by `entry_bytes`, in writing order.
-        metadata: The file's, as map fields of number 2.
+        metadata: The file's, made by `metadata_bytes`.
         offset: Position in the file at which these bytes will stand.
         base: (index_offset, index_xxh3_64) of the index that this one extends.
 
@@ -143,18 +147,27 @@ def index_bytes(
     return [index, _INDEX_SUM_TAG + xxh3(index).to_bytes(8, "little") + _END]
 
 
+def metadata_bytes(metadata: Metadata | None) -> bytes:
+    """Serialize the user metadata of a file, as fields of its index.
+
+    Raises:
+        EncodeError: A key or value cannot go into metadata, or all of it is too large.
+    """
+    return encode_map(_METADATA_NUMBER, metadata, MAX_FILE_METADATA_BYTES)
+
+
 def split_line(line: bytes) -> tuple[bytes, bytes]:
     """Split an index entry into names and metadata, and the rest."""
     _, begin = read_minimal_varint(line, 1, len(line))
     pos = begin
-    while (field := read_field(line, pos, len(line))).number <= 3:
+    while (field := read_field(line, pos, len(line))).number <= tags.NAMES_END:
         pos = field.end
     return line[begin:pos], line[pos:]
 
 
 def whole_line(names: bytes, rest: bytes) -> bytes:
-    """Join what `split_line` has split."""
-    return length_delimited(1, names + rest)
+    """Join the two parts that `split_line` returns."""
+    return length_delimited(tags.ENTRY >> 3, names + rest)
 
 
 class Trailer(NamedTuple):
@@ -266,9 +279,8 @@ class Index:
                         self._read_aliases(body, min(stop, end), names, starts)
                         if len(names) > _ROWS:
                             break
-                batch = min(
-                    2 * batch, _ROWS
-                )  # back off: double the distance after each failed attempt to find equal lengths
+                # Back off: after each failed attempt to find lines of equal length, wait twice as long for the next.
+                batch = min(2 * batch, _ROWS)
                 bounds.extend(stops)
                 check_encodings(names)
                 keys.frombytes(_keys(names, np.array(starts, np.uint64)).tobytes())
@@ -345,14 +357,10 @@ class Index:
             if int((bounds[1:] - bounds[:-1]).min()) < _MIN_ENTRY_BYTES:
                 raise DecodeError("index entry without header and offsets", field="entries")
             tails = raw[ends[rows, None].astype(np.int64) + np.arange(-_OFFSETS_BYTES, 0)]
-            if not (
-                (tails[:, 0] == tags.RECORD_OFFSET)
-                & (tails[:, 9] == tags.DATA_OFFSET)
-                & (tails[:, 18] == tags.DATA_BYTES)
-            ).all():
+            fields = tails.reshape(-1, 3, SUM_FIELD_BYTES)
+            if (fields[:, :, 0] != _OFFSET_TAGS).any():
                 raise DecodeError("index entry without its three offsets", field="entries")
-            for column, at in enumerate((1, 10, 19)):
-                offsets[rows, column] = tails[:, at : at + 8].copy().view("<u8")[:, 0]
+            offsets[rows] = fields[:, :, 1:].copy().view("<u8")[:, :, 0]
             record, data, size = offsets[rows].T
             if not ((record < data) & (data <= top) & (size <= top - data) & (record >= len(MAGIC))).all():
                 raise DecodeError(f"an index entry points outside the records, [{len(MAGIC)}, {limit})")
@@ -369,28 +377,27 @@ class Index:
         content = self._content
         end = len(content)
         begin = pos
-        last = 2
+        last = _METADATA_NUMBER
         base_offset = base_sum = 0
         metadata_end = begin
         while pos < end:
             field = read_field(content, pos, end)
-            if field.number < last or (field.number == last != 2):
+            if field.number < last or (field.number == last != _METADATA_NUMBER):
                 raise DecodeError(f"field {field.number} after field {last} of the index", offset=pos)
             last = field.number
-            if last <= 4 and field.wire_type != (LEN if last == 2 else FIXED64):
+            if last <= _SUM_NUMBER and field.wire_type != (LEN if last == _METADATA_NUMBER else FIXED64):
                 raise DecodeError(f"field {last} of the index has wire type {field.wire_type}", offset=pos)
-            number = int.from_bytes(content[field.content : field.end], "little") if last in (3, 4) else 0
-            if last == 2:
+            if last == _METADATA_NUMBER:
                 if field.end - begin > MAX_FILE_METADATA_BYTES:
                     declared = field.end - begin
                     raise LimitError(
                         f"{declared} bytes or more", declared=declared, limit=MAX_FILE_METADATA_BYTES, field="metadata"
                     )
                 metadata_end = field.end
-            elif last == 3:
-                base_offset = number
-            elif last == 4:
-                base_sum = number
+            elif last == _OFFSET_NUMBER:
+                base_offset = int.from_bytes(content[field.content : field.end], "little")
+            elif last == _SUM_NUMBER:
+                base_sum = int.from_bytes(content[field.content : field.end], "little")
             pos = field.end
         self._metadata = content[begin:metadata_end]
         if base_offset:
@@ -401,7 +408,11 @@ class Index:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def metadata(self) -> dict[str, Value]:
-        """Return the file metadata that this index states."""
+        """Return the file metadata that this index states.
+
+        Raises:
+            DecodeError: It is malformed.
+        """
         return decode_map(self._metadata, MAX_FILE_METADATA_BYTES)
 
     def find(self, name: bytes) -> int | None:
@@ -437,9 +448,9 @@ class Index:
         """Return the name in the entry, or in the alias, that begins at a position."""
         content = self._content
         end = len(content)
-        if content[position] == tags.ENTRY:
+        if content[position] == _ENTRY:
             position = read_minimal_varint(content, position + 1, end)[1]
-            if content[position] != tags.NAME:
+            if content[position] != _NAME:
                 return b""
         size, begin = read_minimal_varint(content, position + 1, end)
         return content[begin : begin + size]
@@ -462,15 +473,16 @@ class Index:
         last = 0
         while pos < offsets_begin:
             field = read_field(content, pos, offsets_begin)
-            if field.wire_type != LEN or field.number < last or (field.number == last and last not in (2, 3)):
-                raise DecodeError(f"field {field.number} after field {last} of an index entry", offset=pos)
-            last = field.number
-            if last == 4:
+            number = field.number
+            if field.wire_type != LEN or number < last or (number == last and last not in tags.REPEATED_NUMBERS):
+                raise DecodeError(f"field {number} after field {last} of an index entry", offset=pos)
+            last = number
+            if last == _HEADER_NUMBER:
                 break
             if field.end - names_begin > MAX_NAMES_BYTES:
                 raise names_too_large(field.end - names_begin, pos)
             pos = field.end
-        if last != 4 or field.end != offsets_begin:
+        if last != _HEADER_NUMBER or field.end != offsets_begin:
             raise DecodeError("an index entry must end with header and offsets", offset=pos)
         record, data, size = map(int, self.offsets[ordinal])
         return Entry(content[names_begin:pos], content[field.content : field.end], record, data, size)

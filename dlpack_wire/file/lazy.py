@@ -14,7 +14,7 @@ from ..tensor.memory import unreserved
 from ..tensor.tensor import Tensor, from_payload, is_foreign, select
 from .storage import FetchedBytes
 
-_NOT_READ = np.empty(0, np.uint8)
+_NOT_READ = np.empty(0, np.uint8)  # stands for the elements, which the property `storage` replaces
 
 _GAP_BYTES = 64 * 1024
 """Pieces closer than this are fetched as one: 64 KiB travel in the time that another fetch takes to begin."""

@@ -19,7 +19,7 @@ class Slot(NamedTuple):
     """One tensor in a planned file.
 
     Attributes:
-        names: Its names and metadata, as `record.names_block` makes them.
+        names: Its names and metadata, as `names_block` makes them.
         header: Its header, without a checksum.
         plan: The bytes of its record.
         record_offset: Position of the record's tag.
@@ -43,11 +43,11 @@ class FilePlan:
     """
 
     def __init__(self, tensors: Sequence[tuple[bytes, Header]], metadata: bytes = b"") -> None:
-        """RecordPlan a file.
+        """Plan a file.
 
         Args:
             tensors: Names block and header of each tensor, in order.
-            metadata: The file's metadata, as `encode_map` makes it for field 2.
+            metadata: The file's metadata, as `metadata_bytes` makes it.
         """
         self._metadata = metadata
         self.slots: list[Slot] = []

@@ -50,10 +50,8 @@ class FileReader(Mapping[str, Tensor]):
         self._metadata: dict[str, Value] | None = None
         try:
             self._contents = FileContents(source, where)
-        except BaseException as error:
+        except BaseException:
             self.close()
-            if isinstance(error, DecodeError):
-                error.at(path=where)
             raise
 
     # --- tensors ------------------------------------------------------------------------------------------------------
@@ -113,11 +111,7 @@ class FileReader(Mapping[str, Tensor]):
     def metadata(self) -> dict[str, Value]:
         """User metadata of the file."""
         if self._metadata is None:
-            try:
-                self._metadata = self._contents.metadata()
-            except DecodeError as error:
-                error.at(path=self._where)
-                raise
+            self._metadata = self._contents.metadata()
         return self._metadata
 
     def header(self, name: str) -> Header:
@@ -127,6 +121,7 @@ class FileReader(Mapping[str, Tensor]):
             KeyError: The file has no such name.
             DecodeError: The record or its entry is damaged.
             ValueError: The file is closed.
+            OSError: Reading failed.
         """
         return self._entry(name).header
 
@@ -135,9 +130,15 @@ class FileReader(Mapping[str, Tensor]):
 
         Raises:
             KeyError: The file has no such name.
+            DecodeError: The tensor's entry is damaged.
             ValueError: The file is closed.
         """
-        return self._contents.names(self._ordinal(name))
+        ordinal = self._ordinal(name)
+        try:
+            return self._contents.names(ordinal)
+        except DecodeError as error:
+            error.at(path=self._where, tensor=name)
+            raise
 
     def metadata_of(self, name: str) -> dict[str, Value]:
         """Return a tensor's user metadata.
@@ -146,6 +147,7 @@ class FileReader(Mapping[str, Tensor]):
             KeyError: The file has no such name.
             DecodeError: The record or its entry is damaged.
             ValueError: The file is closed.
+            OSError: Reading failed.
         """
         entry = self._entry(name).entry
         try:
@@ -155,20 +157,16 @@ class FileReader(Mapping[str, Tensor]):
             raise
 
     def _entry(self, name: str) -> CheckedEntry:
-        ordinal = self._ordinal(name)
-        try:
-            return self._contents.entry(ordinal)
-        except DecodeError as error:
-            error.at(path=self._where, tensor=name)
-            raise
+        self._check_open()
+        return self._contents.locate(name)
 
     def _ordinal(self, name: str) -> int:
+        self._check_open()
+        return self._contents.ordinal(name)
+
+    def _check_open(self) -> None:
         if self._closed:
             raise ValueError(f"{self._where} is closed")
-        found = self._contents.ordinal_of(name)
-        if found is None:
-            raise KeyError(f"{self._where} has no tensor {name!r} among its {len(self)}")
-        return found
 
     def _tensor(self, ordinal: int) -> Tensor:
         held = self._held.get(ordinal)

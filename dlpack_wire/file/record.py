@@ -30,6 +30,8 @@ MAX_HEAD_BYTES = MAX_RECORD_BYTES + reading.MAX_HEADER_BYTES + reading.MAX_PADDI
 
 _SUM_TAG = byte(tags.HEADER_SUM)
 _TENSOR_TAG = byte(tags.TENSOR)
+_SUM_NUMBER, _TENSOR_NUMBER = tags.HEADER_SUM >> 3, tags.TENSOR >> 3
+_PADDING_NUMBER, _DATA_NUMBER = message_tags.PADDING >> 3, message_tags.DATA >> 3
 _ZEROS = bytes(8)
 
 
@@ -51,10 +53,11 @@ class RecordPlan(NamedTuple):
     record_bytes: int
 
 
-# Combinations of header, length of names and position in one file. An lru_cache, not a Memo: its hits are cheapest.
+# More than the combinations of header, length of names and position modulo the alignment that a file of many small
+# tensors has. An lru_cache, not a Memo: its C code makes hits cheapest.
 @lru_cache(maxsize=4096)
 def plan_record(header: Header, names_bytes: int, offset: int, alignment: int) -> RecordPlan:
-    """RecordPlan a record that begins at a position that is `offset` modulo `alignment`.
+    """Plan a record that begins at a position that is `offset` modulo `alignment`.
 
     The padding is the smallest that brings the payload to a multiple of `alignment`; each size is tried, because
     padding changes the lengths written before it.
@@ -146,19 +149,19 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
     while True:
         tag, content = read_minimal_varint(buffer, pos, min(end, limit))
         number = tag >> 3
-        if number < last or (number == last and number not in (2, 3)):
+        if number < last or (number == last and number not in tags.REPEATED_NUMBERS):
             raise DecodeError(f"field {number} after field {last}: must be ascending", offset=origin + pos)
         last = number
-        if number == 15:
+        if number == _TENSOR_NUMBER:
             break
         field = read_field(buffer, pos, min(end, limit))
-        if number <= 3:
+        if number <= tags.NAMES_END:
             if field.wire_type != LEN:
                 raise DecodeError(f"field {number} has wire type {field.wire_type}", offset=origin + pos)
             names_end = field.end
-        elif number == 14:
+        elif number == _SUM_NUMBER:
             if field.wire_type != FIXED64:
-                raise DecodeError(f"field 14 has wire type {field.wire_type}", offset=origin + pos)
+                raise DecodeError(f"field {number} has wire type {field.wire_type}", offset=origin + pos)
             sum_begin = content
         pos = field.end
         if pos - names_begin > MAX_RECORD_BYTES:
@@ -196,7 +199,7 @@ def _read_tensor(buffer: Buffer, pos: int, end: int, limit: int, origin: int) ->
         if number <= last:
             raise DecodeError(f"field {number} after field {last} of the tensor", offset=origin + pos)
         last = number
-        if number == 15:
+        if number == _DATA_NUMBER:
             if tag != message_tags.DATA:
                 raise DecodeError(f"the payload has wire type {tag & 7}", offset=origin + pos)
             size, data_begin = read_minimal_varint(buffer, content, min(end, limit))
@@ -204,7 +207,7 @@ def _read_tensor(buffer: Buffer, pos: int, end: int, limit: int, origin: int) ->
                 raise DecodeError("the payload does not end its record", offset=origin + pos)
             return header_end, data_begin
         field = read_field(buffer, pos, min(end, limit))
-        if number == 14:
+        if number == _PADDING_NUMBER:
             reading.check_padding(buffer[field.content : field.end] if field.wire_type == LEN else b"")
         else:
             header_end = field.end

@@ -6,11 +6,11 @@ import os
 from typing import Any, NamedTuple
 
 from ..errors import DecodeError
-from ..message.names import MAX_FILE_METADATA_BYTES, Value, encode_map, split_names
+from ..message.names import Value, split_names
 from .appender import live_lines, lock
 from .chain import Link, read_chain, trailer_at
 from .entry import WholeRecord, payload_of, read_whole
-from .index import MAGIC, Index, entry_bytes, index_bytes, split_line
+from .index import MAGIC, Index, entry_bytes, index_bytes, metadata_bytes, split_line
 from .sink import FileSink
 from .storage import Storage, open_path
 from .walk import Walk, check_magic, walk
@@ -66,6 +66,7 @@ def recover(source: Any, target: Any = None, *, durable: bool = True) -> Recover
 
     Raises:
         DecodeError: It is not a tensor file.
+        EncodeError: Not all records fit one file, whose index takes at most 2^31-1 bytes.
         BlockingIOError: Mending in place, and another process is appending to the file.
         OSError: The result could not be written; `source` is as it was.
     """
@@ -164,8 +165,7 @@ def _mend(fd: int, size: int, found: _Found, durable: bool) -> list[str]:
     if found.problems or found.end < size:
         os.ftruncate(fd, found.end)
         sink = FileSink(fd, found.end)
-        metadata = encode_map(2, found.metadata, MAX_FILE_METADATA_BYTES)
-        sink.append(*index_bytes(lines, metadata, found.end))
+        sink.append(*index_bytes(lines, metadata_bytes(found.metadata), found.end))
         sink.flush()
         if durable:
             os.fsync(fd)

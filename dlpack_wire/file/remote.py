@@ -9,7 +9,9 @@ from ..errors import TruncatedError
 from .storage import FetchedBytes
 
 RANGE_BYTES = 8 << 20
-"""Large reads are cut into ranges of this size, which file systems fetch in parallel: object stores advise 8 MiB."""
+"""Large reads are cut into ranges of this size, which file systems fetch in parallel. Object stores advise 8 to 16 MiB:
+less costs more requests, more fetches fewer ranges at once.
+"""
 
 RANGE_COUNT = 8
 """Ranges in flight at once; with their size they bound the memory that a read takes beyond its result."""
@@ -84,8 +86,8 @@ class RemoteTarget:
             ImportError: fsspec or the URL's own package is not installed.
         """
         self._system, self._path = _locate(url)
-        # Object stores show a file once its upload is committed. Where a file is seen as soon as it is begun, it is
-        # written beside its place and moved there.
+        # Object stores show a file once its upload is committed. Elsewhere a file is seen as soon as it is begun, so it
+        # is written under another name and moved.
         self._temporary: str | None = f"{self._path}.{secrets.token_hex(8)}.dlpw-tmp"
         self.stream = self._system.open(self._temporary, "wb", autocommit=False)
         if not getattr(self.stream, "autocommit", True):

@@ -1,4 +1,4 @@
-"""A temporary file that takes the place of another one, or leaves no trace."""
+"""A temporary file that replaces another one, or leaves no trace."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any
 
 _SUFFIX = ".dlpw-tmp"
 _ATTEMPTS = 100
+"""Temporaries made before giving up: each fails only if another writer removes it before it is locked."""
 
 
 class Replacement:
-    """A temporary file that takes the place of its target when it is published.
+    """A temporary file that replaces its target when it is published.
 
     It stands beside its target, is locked for as long as its writer lives, and is renamed over it. Temporaries
     of writers that died are removed by the next writer of the same target. A target that exists and is not a
-    regular file (a pipe, a device) is written in place.
+    regular file (a pipe, a device) is written directly.
 
     Attributes:
         fd: Descriptor to write to.
-        in_place: True if it is the target's own, in which no position can be chosen.
+        in_place: True if it is the target's own descriptor, which cannot be positioned.
     """
 
     def __init__(self, path: Any, durable: bool = True) -> None:

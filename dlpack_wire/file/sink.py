@@ -50,11 +50,11 @@ class Sink(Protocol):
         """Write buffered bytes."""
 
     def close(self) -> None:
-        """Refuse all further writes: what the bytes went to is closed, and its descriptor may get another file."""
+        """Refuse all further writes: the file or stream is closed, and its descriptor's number may be reused."""
 
 
 class StreamSink:
-    """Anything with `write`. A sum stands before what it covers, so payloads are hashed first: two passes."""
+    """Anything with `write`. A sum stands before the bytes it covers, so payloads are hashed first: two passes."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -70,7 +70,7 @@ class StreamSink:
         payload_sum = payload.checksum()
         self._write(prefix(record, names, payload_sum))
         for piece in payload.pieces(PASS_BYTES * 16):
-            # The stream may keep what it is given.
+            # The stream may keep the buffer it is given.
             self._write(piece if payload.lasting else bytes(piece))
         return payload_sum
 
@@ -90,7 +90,7 @@ class StreamSink:
             if count is None:
                 if isinstance(self._stream, io.RawIOBase):
                     raise BlockingIOError(errno.EAGAIN, "the stream takes nothing without waiting")
-                count = len(view)  # what many file-like objects mean
+                count = len(view)  # many file-like objects return None and have written all
             if not 0 < count <= len(view):
                 raise OSError(f"write() of {type(self._stream).__name__} took {count} of {len(view)} bytes")
             self.position += count
@@ -117,6 +117,7 @@ class FileSink:
 
     def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> int:
         """Hash and write a payload piece by piece, then write the record's head before it; return the sum."""
+        self._check_open()
         self.flush()
         running = Running()
         at = self.position + record.prefix_bytes
@@ -128,7 +129,7 @@ class FileSink:
             payload_sum = running.intdigest()
             self._write_at(self.position, memoryview(prefix(record, names, payload_sum)))
         except BaseException:
-            os.ftruncate(self._fd, self.position)  # or what was written would stand behind a finished file
+            os.ftruncate(self._fd, self.position)  # else half a record would stand behind a finished file
             raise
         self.position += record.record_bytes
         return payload_sum
@@ -146,8 +147,9 @@ class FileSink:
         self._pending_bytes = 0
 
     def close(self) -> None:
-        """Refuse all further writes: the descriptor's number may soon be another file's."""
+        """Drop buffered bytes and refuse all further writes: the descriptor's number may soon be another file's."""
         self._pending.clear()
+        self._pending_bytes = 0
         self._fd = -1
 
     def _check_open(self) -> None:

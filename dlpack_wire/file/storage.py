@@ -16,10 +16,14 @@ from ..tensor.memory import NO_RESERVE, Buffer, empty_aligned
 _UNTRACKED: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 WINDOW_BYTES = 256 * 1024
-"""Bytes that a small read fetches: heads of records lie close together, and a fetch costs as much as 256 KiB do."""
+"""Bytes that a small read fetches, because heads of records lie close together. A larger window saves fetches where
+tensors are small, and reads more than is used where they are large.
+"""
 
 AHEAD_BYTES = 8 << 20
-"""Bytes that the kernel is asked to read ahead behind a payload: files are mostly read from front to back."""
+"""Bytes that the kernel is asked to read ahead behind a payload: files are mostly read from front to back. More would
+help slow disks, and evict other pages if the next tensor is not the one read next.
+"""
 
 
 class Storage(Protocol):
@@ -38,7 +42,7 @@ class Storage(Protocol):
         """Return memory in which [begin, end) lies, and the position of `begin` in it."""
 
     def close(self) -> None:
-        """Release what no tensor needs."""
+        """Release everything that no tensor needs."""
 
 
 class MemoryBytes:
@@ -141,17 +145,15 @@ class FetchedBytes:
 class PositionedBytes(FetchedBytes):
     """A file read by positioned reads, for file systems that do not map well."""
 
-    def __init__(self, fd: int, size: int, owner: bool = False) -> None:
+    def __init__(self, fd: int, size: int) -> None:
         """Read a file.
 
         Args:
-            fd: Its descriptor.
+            fd: Its descriptor; closed when nothing needs this object any more.
             size: Its size.
-            owner: Close the descriptor when nothing needs this object any more.
         """
         super().__init__(size)
         self._fd = fd
-        self._owner = owner
 
     def fetch(self, into: memoryview, begin: int) -> None:
         """Fill memory by positioned reads, and let the kernel read on behind large ones."""
@@ -165,8 +167,7 @@ class PositionedBytes(FetchedBytes):
             os.posix_fadvise(self._fd, begin + done, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
 
     def __del__(self) -> None:
-        if self._owner:
-            os.close(self._fd)
+        os.close(self._fd)
 
 
 def _check_size(now: int, end: int, then: int) -> None:
@@ -176,26 +177,30 @@ def _check_size(now: int, end: int, then: int) -> None:
         )
 
 
-def open_path(path: str, *, mapped: bool = True) -> Storage:
+def open_path(path: str, *, mapped: bool = True, only_regular: bool = False) -> Storage:
     """Open a file for random access.
 
     Args:
         path: A path.
         mapped: Map the file; else read it by positioned reads.
+        only_regular: Refuse links, pipes and devices: for a name that comes from a file and not from the user.
 
     Raises:
         IsADirectoryError: It is a folder.
-        OSError: It cannot be opened.
+        OSError: It cannot be opened, or is refused.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK if only_regular else 0  # else a pipe would block
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if only_regular and not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
         if status.st_size and mapped:
             return MappedBytes(fd, status.st_size)
         if status.st_size:
-            return PositionedBytes(fd, status.st_size, owner=True)
+            return PositionedBytes(fd, status.st_size)
     except BaseException:
         os.close(fd)
         raise

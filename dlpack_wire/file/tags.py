@@ -23,6 +23,12 @@ METADATA = tag(_RECORD, "metadata")
 HEADER_SUM = tag(_RECORD, "header_xxh3_64")
 TENSOR = tag(_RECORD, "tensor")
 
+REPEATED_NUMBERS = (ALIAS >> 3, METADATA >> 3)
+"""Numbers of the fields that may stand several times in a record or entry; `NAMES_END` is the last of them."""
+
+NAMES_END = METADATA >> 3
+"""Number of the last field of names and metadata."""
+
 ENTRY = tag(_INDEX, "entries")
 FILE_METADATA = tag(_INDEX, "metadata")
 BASE_OFFSET = tag(_INDEX, "base_index_offset")

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from ..errors import DecodeError, TruncatedError, UnsupportedVersionError
 from ..message.wire import LEN, read_minimal_varint, read_tag
 from ..tensor.memory import Buffer
-from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, read_trailer
-from .record import RECORD_TAG
+from . import tags
+from .index import MAGIC, TRAILER_BYTES, read_trailer
 from .storage import Storage
 
 
@@ -16,8 +16,12 @@ def check_magic(found: Buffer, size: int) -> None:
     """Raise DecodeError unless a file begins as a tensor file of this version.
 
     Args:
-        found: The file's first bytes, as many as the magic has if there are so many.
+        found: The file's first bytes, as many as the magic has or all.
         size: The file's size.
+
+    Raises:
+        UnsupportedVersionError: It is a tensor file of another version.
+        DecodeError: It is not a tensor file.
     """
     if size == 0:
         raise DecodeError("not a tensor file: it is empty", field="magic")
@@ -32,6 +36,8 @@ def check_magic(found: Buffer, size: int) -> None:
 
 _WINDOW_BYTES = 32 * 1024
 """Bytes that are read at once: many small records, or the head of a large one."""
+
+_FIXED_NUMBERS = {tag >> 3 for tag in (tags.MAGIC, tags.INDEX_OFFSET, tags.INDEX_SUM, tags.END_MAGIC)}
 
 
 class Walk(NamedTuple):
@@ -89,12 +95,12 @@ def walk(source: Storage, begin: int = len(MAGIC), end: int | None = None) -> Wa
                     raise TruncatedError(
                         f"field {tag >> 3} needs {length} bytes, has {available}", needed=length, available=available
                     )
-                if tag == RECORD_TAG[0]:
+                if tag == tags.RECORD:
                     records.append(pos)
-                elif tag == INDEX_TAG[0]:
+                elif tag == tags.INDEX:
                     indexes.append((pos, after))
                     index_end = after
-                elif tag >> 3 in (1, 4, 5, 6):
+                elif tag >> 3 in _FIXED_NUMBERS:
                     raise DecodeError(f"field {tag >> 3} has wire type {LEN}")
             else:
                 trailer = read_trailer(window[at:limit])
@@ -103,8 +109,8 @@ def walk(source: Storage, begin: int = len(MAGIC), end: int | None = None) -> Wa
                 after = pos + TRAILER_BYTES
                 ends.append(after)
         except DecodeError as error:
-            what = "trailer behind the index" if pos == index_end else "record or index"
-            error.args = (f"no whole {what}: {error.args[0]}",)
+            missing = "trailer behind the index" if pos == index_end else "record or index"
+            error.args = (f"no whole {missing}: {error.args[0]}",)
             error.offset = pos  # it counted from the window's begin
             stopped = error
             break

@@ -12,16 +12,27 @@ import numpy as np
 
 from ..errors import EncodeError, WireError
 from ..message.codec import source_of
-from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, encode_map, names_block, split_names
+from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, names_block, split_names
 from ..message.wire import MAX_MESSAGE_BYTES
 from ..tensor.checksum import xxh3
 from ..tensor.header import Header
 from ..tensor.source import Layout, plain_array
-from .index import MAGIC, entry_bytes, index_bytes
+from .index import MAGIC, entry_bytes, index_bytes, metadata_bytes
 from .record import MAX_ALIGNMENT, RECORD_ALIGNMENT, RecordPlan, plan_record, prefix
 from .remote import RemoteTarget, is_url
 from .replacement import Replacement
 from .sink import FileSink, Payload, Sink, StreamSink
+
+_process = os.getpid()
+
+
+def _note_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+# Every record asks for the process; asking the kernel each time would make writing small tensors 8 % slower.
+os.register_at_fork(after_in_child=_note_fork)
 
 MAX_LINES_BYTES = MAX_MESSAGE_BYTES - MAX_FILE_METADATA_BYTES - (1 << 20)
 """Most bytes of index entries of one generation, so that its index is one message: tens of millions of tensors."""
@@ -53,18 +64,21 @@ class RecordWriter:
         Args:
             metadata: User metadata of the file.
             alignment: Every payload starts at a multiple of this: a power of two from 64 to 4096.
+
+        Raises:
+            EncodeError: The alignment is out of range, or the metadata cannot be written.
         """
         if alignment < RECORD_ALIGNMENT or alignment > MAX_ALIGNMENT or alignment & (alignment - 1):
             raise EncodeError(
                 f"must be a power of two from {RECORD_ALIGNMENT} to {MAX_ALIGNMENT}, not {alignment}", field="alignment"
             )
-        encode_map(2, metadata, MAX_FILE_METADATA_BYTES)
+        metadata_bytes(metadata)  # refuses it now rather than at the end
         self.metadata: dict[str, Value] = dict(metadata or {})
         self._alignment = alignment
         self._lines: list[bytes] = []
         self._lines_bytes = 0
         self._closed = False
-        self._process = os.getpid()
+        self._process = _process
         self._lock = threading.RLock()
         self._sink: Sink
 
@@ -192,7 +206,7 @@ class RecordWriter:
     @property
     def _is_inherited(self) -> bool:
         """True in a forked child: the file is its parent's, and must be left alone."""
-        return self._process != os.getpid()
+        return self._process != _process
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is None:
@@ -229,6 +243,11 @@ class FileWriter(RecordWriter):
             metadata: User metadata of the file.
             durable: Wait on `close` until file and name are on disk.
             alignment: Every payload starts at a multiple of this: a power of two from 64 to 4096.
+
+        Raises:
+            EncodeError: The alignment is out of range, or the metadata cannot be written.
+            OSError: The target cannot be written to.
+            ImportError: A URL needs the extra `dlpack-wire[remote]`.
         """
         super().__init__(metadata, alignment)
         self._names: set[str] = set()
@@ -240,8 +259,9 @@ class FileWriter(RecordWriter):
             self._target = upload = RemoteTarget(target)
             self._sink = StreamSink(upload.stream)
         else:
-            self._target = place = Replacement(target, durable)
-            self._sink = StreamSink(RawFile(place.fd)) if place.in_place else FileSink(place.fd)
+            self._target = replacement = Replacement(target, durable)
+            in_place = replacement.in_place
+            self._sink = StreamSink(ReplacementStream(replacement)) if in_place else FileSink(replacement.fd)
         self._closed = False
         try:
             self._sink.append(MAGIC)
@@ -273,7 +293,7 @@ class FileWriter(RecordWriter):
 
     def _finish(self) -> None:
         try:
-            metadata = encode_map(2, self.metadata, MAX_FILE_METADATA_BYTES)
+            metadata = metadata_bytes(self.metadata)
             self._sink.append(*index_bytes(self._lines, metadata, self._sink.position))
             self._sink.flush()
             if self._target is not None:
@@ -312,15 +332,15 @@ def copy_record(writer: RecordWriter, names: bytes, header: Header, payload: mem
     writer._copy(names, header, payload)
 
 
-class RawFile:
-    """A stream over a descriptor."""
+class ReplacementStream:
+    """The stream of a target that is written in place. Its descriptor stays the target's own, which closes it."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, replacement: Replacement) -> None:
+        self._replacement = replacement
 
     def write(self, content: memoryview) -> int:
         """Write some of the bytes; return how many."""
-        return os.write(self._fd, content)
+        return os.write(self._replacement.fd, content)
 
 
 class Copied:

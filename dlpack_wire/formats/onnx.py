@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ..errors import DecodeError, EncodeError, WireError
-from ..file.storage import MappedBytes, Storage
+from ..file.storage import Storage, open_path
 from ..message.wire import LEN, MAX_MESSAGE_BYTES, VARINT, Field, length_delimited, read_field, read_varint, varint
 from ..tensor import header as headers
 from ..tensor.device import CPU
@@ -265,16 +264,11 @@ class _Model:
             raise DecodeError(f"{location!r} is not the name of a file beside the model", field="location")
         path = os.path.join(self._folder, location)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            source = open_path(path, only_regular=True)
         except OSError as error:
             raise DecodeError(f"{location!r}: {error.strerror}", field="location") from None
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or not status.st_size:
-                raise DecodeError(f"{location!r} is not a regular file, or empty", field="location")
-            source = MappedBytes(os.dup(fd), status.st_size)
-        finally:
-            os.close(fd)
+        if not source.size:
+            raise DecodeError(f"{location!r} is empty", field="location")
         self._stack.callback(source.close)
         return source
 

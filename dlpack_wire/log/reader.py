@@ -16,7 +16,7 @@ from mcap.exceptions import McapError
 from mcap.records import ChunkIndex
 
 from ..errors import DecodeError
-from ..file.storage import PositionedBytes
+from ..file.storage import Storage, open_path
 from ..message.codec import decode
 from ..tensor.memory import Buffer
 from ..tensor.tensor import Tensor
@@ -55,9 +55,8 @@ class LogReader:
         """
         self._where = os.fsdecode(path)
         self._max_chunk_bytes = max_chunk_bytes
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # It owns the descriptor, so that what is being read stays open until it is done.
-        self._source: PositionedBytes | None = PositionedBytes(fd, os.fstat(fd).st_size, owner=True)
+        # Its descriptor is closed when nothing needs it any more: a reading that has begun goes on after `close`.
+        self._source: Storage | None = open_path(self._where, mapped=False)
         with self._decoding() as source:
             self._channels, self._chunks = read_summary(source)
 
@@ -152,7 +151,7 @@ class LogReader:
         return ((times[i], positions[i]) for i in np.argsort(np.asarray(times), kind="stable"))
 
     @contextlib.contextmanager
-    def _decoding(self) -> Iterator[PositionedBytes]:
+    def _decoding(self) -> Iterator[Storage]:
         """Return the file's bytes; turn every error about them into a DecodeError that names the file."""
         if self._source is None:
             raise ValueError(f"{self._where} is closed")

