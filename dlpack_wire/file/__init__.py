@@ -91,7 +91,7 @@ def load_one(source: Any, *, verify: bool = True) -> Tensor:
     """Load the tensor of a file that holds one, whatever its name. Arguments are those of `load`.
 
     Raises:
-        DecodeError: It holds none or several, or as for `load`.
+        DecodeError: It holds no tensor or several, or as for `load`.
         OSError: It could not be read.
     """
     with _open_any(source, verify) as f:

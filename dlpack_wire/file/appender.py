@@ -149,7 +149,12 @@ class FileAppender(RecordWriter):
         if metadata is None:
             kept, metadata = [], dict(self.metadata)
         if len(kept) >= MAX_CHAIN:
-            raise EncodeError("the file has as many tensors as its indexes can hold", field="entries")
+            raise EncodeError(
+                "the file has as many tensors as its indexes can hold",
+                field="entries",
+                declared=len(kept) + 1,
+                limit=MAX_CHAIN,
+            )
         replaced = self._levels[len(kept) :]
         if replaced:
             lines = live_lines([line for level in replaced for line in _lines_of(level)] + lines)

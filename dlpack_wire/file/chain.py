@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import DecodeError
+from ..errors import DecodeError, LimitError
 from ..message.wire import read_minimal_varint
 from .index import MAGIC, TRAILER_BYTES, UNSUMMED_BYTES, Index, Trailer, check_index, read_trailer
 from .storage import Storage
@@ -42,7 +42,7 @@ class Link:
 
 
 def trailer_at(source: Storage, end: int) -> Trailer | None:
-    """Return the trailer that ends at a position, or None if there is none."""
+    """Return the trailer that ends at a position, or None if other bytes do."""
     begin = end - TRAILER_BYTES
     return read_trailer(source.read(begin, end)) if begin >= len(MAGIC) else None
 
@@ -56,6 +56,7 @@ def read_chain(source: Storage, trailer: Trailer, end: int) -> list[Link]:
         end: Position of the trailer's end.
 
     Raises:
+        LimitError: More than `MAX_CHAIN` indexes build on each other.
         DecodeError: One of them is damaged or malformed.
     """
     chain: list[Link] = []
@@ -66,7 +67,12 @@ def read_chain(source: Storage, trailer: Trailer, end: int) -> list[Link]:
             chain.reverse()
             return chain
         if len(chain) >= MAX_CHAIN:
-            raise DecodeError(f"more than {MAX_CHAIN} indexes build on each other", field="base_index_offset")
+            raise LimitError(
+                f"more than {MAX_CHAIN} indexes build on each other",
+                declared=len(chain) + 1,
+                limit=MAX_CHAIN,
+                field="base_index_offset",
+            )
         trailer = Trailer(*index.base)
         end = _base_end(source, trailer, chain[-1].trailer.index_offset)
 
@@ -90,7 +96,11 @@ def read_index(source: Storage, trailer: Trailer, end: int) -> Index:
 
 
 def _base_end(source: Storage, base: Trailer, before: int) -> int:
-    """Return the end of a base index's generation."""
+    """Return the end of a base index's generation.
+
+    Raises:
+        DecodeError: No complete generation lies there before its successor.
+    """
     offset = base.index_offset
     if not len(MAGIC) <= offset < before - TRAILER_BYTES:
         raise DecodeError(f"base index at {offset}, not before its successor", offset=before)
@@ -98,7 +108,9 @@ def _base_end(source: Storage, base: Trailer, before: int) -> int:
     try:
         size, pos = read_minimal_varint(start, 1, len(start))
     except DecodeError as error:
-        raise DecodeError(f"base index without a length: {error}", offset=offset) from None
+        error.args = (f"base index without a length: {error.args[0]}",)
+        error.offset = offset  # it counted from the index's begin
+        raise
     end = offset + pos + size + TRAILER_BYTES
     if end > before or trailer_at(source, end) != base:
         raise DecodeError("base index without its trailer", offset=offset)

@@ -48,7 +48,7 @@ class Walk(NamedTuple):
         indexes: Begins and ends of all whole indexes; at the end of each its trailer should follow.
         ends: Ends of all complete generations.
         end: Position after the last whole field.
-        stopped: The fault that ended the walk early, or None.
+        stopped: The fault that ended the walk before the end of the part, or None.
     """
 
     records: list[int]
@@ -59,7 +59,7 @@ class Walk(NamedTuple):
 
     @property
     def complete_end(self) -> int:
-        """End of the last complete generation; 0 if there is none."""
+        """End of the last complete generation; 0 if no generation is complete."""
         return self.ends[-1] if self.ends else 0
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dlpack_wire as dw
+from dlpack_wire.file.record import plan_record
 from dlpack_wire.file.sink import FileSink, StreamSink
 from dlpack_wire.file.writer import RecordWriter, copy_record
 from dlpack_wire.message.codec import source_of
@@ -54,6 +55,8 @@ def test_a_closed_sink_refuses_by_itself(mode: Any, tmp_path: Path) -> None:
         sink.append(b"late")
         with pytest.raises(ValueError, match="closed"):
             sink.flush()
+        with source_of(X) as source, pytest.raises(ValueError, match="closed"):
+            sink.append_record(plan_record(source.header, 0, 0, 64), b"", source)
         assert [os.fstat(fd).st_size for fd in victims] == [0] * 8
     finally:
         for fd in victims:
@@ -87,6 +90,34 @@ def test_a_copy_is_refused_like_any_record(tmp_path: Path) -> None:
         with pytest.raises(dw.EncodeError, match="duplicate"):
             copy_into(f)
     assert list(dw.load_dict(tmp_path / "t.dlpw")) == ["copied"]
+
+
+def test_a_pipe_is_closed_with_its_writer(tmp_path: Path) -> None:
+    """Its stream has no number of its own that another file could get."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = dw.open(pipe, "w")
+    writer["a"] = X[:10]
+    stream = writer._sink._stream  # type: ignore[attr-defined]
+    writer.close()
+    victims = [os.open(tmp_path / f"victim{i}", os.O_RDWR | os.O_CREAT) for i in range(8)]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        stream.write(memoryview(b"late"))
+    assert [os.fstat(fd).st_size for fd in victims] == [0] * 8
+    for fd in (reader, *victims):
+        os.close(fd)
+
+
+def test_the_lock_of_a_failed_append_is_given_up_whoever_holds_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "t.dlpw"
+    path.write_bytes(b"not a tensor file")
+    with pytest.raises(dw.DecodeError) as caught:
+        dw.open(path, "a")
+    path.write_bytes(b"")
+    with dw.open(path, "a") as f:
+        f["a"] = X[:3]
+    assert caught.value.path == str(path)
 
 
 def test_a_forked_child_cannot_write(tmp_path: Path) -> None:

@@ -193,6 +193,10 @@ TAIL = fixed(5, 88) + fixed(6, 128) + fixed(7, 4)
         "offsets in another order": field(
             1, names_of("a") + field(4, HEADER) + fixed(6, 128) + fixed(5, 88) + fixed(7, 4)
         ),
+        "offset of another number": field(
+            1, names_of("a") + field(4, HEADER) + fixed(5, 88) + fixed(6, 128) + fixed(8, 4)
+        ),
+        "offset of another wire type": field(1, names_of("a") + field(4, HEADER) + b"\x2a" + TAIL[1:]),
         "entry too short": field(1, TAIL),
         "empty entry": field(1, b""),
         "record beyond the index": line("a", LIMIT + 64),
@@ -291,6 +295,28 @@ def test_a_hostile_index_takes_little_more_memory_than_its_size(content: tuple[s
         tracemalloc.stop()
     assert peak < 3 * len(serialized) + 1_500_000  # and the content itself, which was there before
     assert index.find(b"2") == (1 if len(index) else None)
+
+
+def test_the_cap_on_the_head_of_a_record_is_exact() -> None:
+    data = 64 * (MAX_HEAD_BYTES // 64 + 2)
+    longest = entry(names_of("a"), HEADER, data - MAX_HEAD_BYTES, data, 4)
+    assert Index(longest, 2 * data).entry(0).record_offset == data - MAX_HEAD_BYTES
+    with pytest.raises(LimitError) as caught:
+        Index(entry(names_of("a"), HEADER, data - MAX_HEAD_BYTES - 1, data, 4), 2 * data)
+    assert (caught.value.declared, caught.value.limit) == (MAX_HEAD_BYTES + 1, MAX_HEAD_BYTES)
+
+
+def test_the_cap_on_file_metadata_counts_the_metadata_alone() -> None:
+    def sized(total: int) -> bytes:
+        overhead = len(field(2, text("k", "v" * (total - 100)))) - (total - 100)
+        return A + field(2, text("k", "v" * (total - overhead)))
+
+    largest = sized(MAX_FILE_METADATA_BYTES)
+    assert len(largest) == len(A) + MAX_FILE_METADATA_BYTES
+    assert Index(largest, LIMIT).metadata().keys() == {"k"}
+    with pytest.raises(LimitError) as caught:
+        Index(sized(MAX_FILE_METADATA_BYTES + 1), LIMIT)
+    assert (caught.value.declared, caught.value.limit) == (MAX_FILE_METADATA_BYTES + 1, MAX_FILE_METADATA_BYTES)
 
 
 def test_a_damaged_index_is_a_checksum_error() -> None:

@@ -107,6 +107,20 @@ def test_looking(path: Path) -> None:
         assert "3 names" in repr(f)
 
 
+def test_objects_show_what_users_may_call(path: Path) -> None:
+    def shown(x: object) -> set[str]:
+        return {name for name in dir(x) if not name.startswith("_")}
+
+    with dw.open(path) as reader:
+        mapping = {"get", "items", "keys", "values"}
+        own = {"close", "header", "metadata", "metadata_of", "names_of", "read", "torn_bytes"}
+        assert shown(reader) == mapping | own
+    with dw.open(path, "w") as writer:
+        assert shown(writer) == {"abort", "close", "metadata", "write"}
+    with dw.open(path, "a") as appender:
+        assert shown(appender) == {"abort", "close", "flush", "metadata", "write"}
+
+
 def test_a_missing_name_says_so(path: Path) -> None:
     with dw.open(path) as f, pytest.raises(KeyError, match=r"t\.dlpw has no tensor 'c' among its 3"):
         f["c"]

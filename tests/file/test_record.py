@@ -166,6 +166,74 @@ def test_records_that_no_writer_makes_are_refused(written: tuple[str, bytes]) ->
         read_head(written[1], 0, len(written[1]))
 
 
+NAMES = names_of("a")
+
+
+def ending_in(written: bytes) -> bytes:
+    """A record whose sum is right up to its payload, if it has one, else to its end."""
+    head, found, rest = written.partition(b"\x7a\x04" + PAYLOAD)
+    return with_sum(head + found[:2], NAMES) + found[2:] + rest if found else with_sum(written, NAMES)
+
+
+ENDINGS = {
+    "a field behind the tensor": (
+        field(2, NAMES + fixed(14, 0) + field(15, BODY) + field(16, b"")),
+        "the tensor does not end its record",
+    ),
+    "a second tensor": (
+        field(2, NAMES + fixed(14, 0) + field(15, BODY) + field(15, b"")),
+        "the tensor does not end its record",
+    ),
+    "a tensor that is a number": (
+        field(2, NAMES + fixed(14, 0) + fixed(15, 0)),
+        "the tensor has wire type 1",
+    ),
+    "a tensor longer than its record": (
+        field(2, NAMES + fixed(14, 0) + b"\x7a\x7f" + BODY),
+        "the tensor does not end its record",
+    ),
+    "a field behind the payload": (
+        field(2, NAMES + fixed(14, 0) + field(15, BODY + field(16, b""))),
+        "the payload does not end its record",
+    ),
+    "a payload that is a number": (
+        field(2, NAMES + fixed(14, 0) + field(15, HEADER + fixed(15, 0))),
+        "the payload has wire type 1",
+    ),
+    "a payload of no bytes": (
+        field(2, NAMES + fixed(14, 0) + field(15, HEADER + b"\x7a\x00")),
+        "the payload does not end its record",
+    ),
+    "a payload longer than its record": (
+        field(2, NAMES + fixed(14, 0) + field(15, HEADER + b"\x7a\x05" + PAYLOAD)),
+        "the payload does not end its record",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDINGS)
+def test_a_record_ends_with_its_tensor_and_that_with_its_payload(case: str) -> None:
+    written, said = ENDINGS[case]
+    with pytest.raises(DecodeError, match=said):
+        read_head(ending_in(written), 0, len(written))
+
+
+def test_errors_count_positions_from_the_begin_of_the_file() -> None:
+    written, data_at = record(NAMES, HEADER, PAYLOAD, 1000)
+    size = len(written) - 2  # without tag and length
+    with pytest.raises(TruncatedError, match=f"record needs {size} bytes, has {size - 1}") as cut:
+        read_head(b"\0\0" + written[:data_at], 2, 1002 + len(written) - 1, 1000)
+    assert (cut.value.needed, cut.value.available, cut.value.offset) == (size, size - 1, 1002)
+    large = names_of("a", [], [field(1, b"k") + field(2, field(5, bytes(MAX_RECORD_BYTES)))])
+    written = assemble(names=large, tensor=BODY)
+    with pytest.raises(LimitError) as over:
+        read_head(written, 0, 1000 + len(written), 1000)
+    assert (over.value.declared, over.value.limit, over.value.offset) == (len(large), MAX_RECORD_BYTES, 1000)
+    with pytest.raises(DecodeError) as malformed:
+        read_head(b"\0\0" + assemble(sum_field=b"", tensor=BODY), 2, 2000, 1000)
+    assert malformed.value.offset == 1000 + 2 + 2 + len(NAMES)
+
+
 def test_an_unknown_field_before_the_sum_is_for_later_versions() -> None:
     written = assemble(before=field(9, b"later"), tensor=BODY)
     assert read_head(written, 0, len(written)).names == names_of("a")

@@ -187,6 +187,23 @@ def test_a_damaged_length_in_the_middle_costs_one_record_as_long_as_there_is_an_
         assert f.metadata == {"k": 1}
 
 
+def test_a_damaged_index_of_the_last_generation_is_named_and_costs_nothing(path: Path, target: Path | None) -> None:
+    dw.save(path, {"a": np.arange(10)}, {"k": 1})
+    size = path.stat().st_size
+    with dw.open(path, "a") as f:
+        f["b"] = np.arange(5)
+    content = bytearray(path.read_bytes())
+    begin = int.from_bytes(content[-26:-18], "little")
+    content[begin + 4] ^= 1
+    path.write_bytes(content)
+    found = recover(path, target)
+    assert found.names == ["a", "b"]
+    assert [type(problem) for problem in found.problems] == [dw.ChecksumError]
+    with dw.open(target or path) as g:
+        assert (list(g), g.metadata) == (["a", "b"], {"k": 1})
+    assert begin > size
+
+
 def test_a_file_in_a_payload_is_never_taken_for_records(path: Path, target: Path | None) -> None:
     inner = np.frombuffer(two_generations(), np.uint8)
     dw.save(path, {"x": np.arange(3), "file": inner})
