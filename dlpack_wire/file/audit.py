@@ -15,7 +15,7 @@ from .walk import walk
 
 
 def problems(f: FileContents) -> Iterator[DecodeError]:
-    """Yield every fault of an open file. If there is none, its indexes and its records say the same."""
+    """Yield every fault of an open file. In a file without faults, indexes and records describe the same tensors."""
     for problem in _problems(f):
         yield problem.at(path=f.where)
 

@@ -63,8 +63,8 @@ _FEW_ROWS = 32
 """Fewest entries for a vectorised step: with some 50 of them it takes as long as parsing them one by one."""
 
 # A key of the sorted name table: the upper half of the name's hash, and the position of the name in the index. An index
-# is a message, so it is below 2^31 bytes, and a position fits the other half. A table of keys takes 8 bytes a name; a
-# dict of strings would multiply a hostile index tenfold in memory.
+# is a message, so it is below 2^31 bytes, and a position fits the other half. A key takes 8 bytes for each name; a dict
+# of strings takes some 150, and a hostile index could demand that for every 3 bytes of its own.
 _HASH = np.uint64(0xFFFFFFFF00000000)
 _POSITION = np.uint64(0xFFFFFFFF)
 
@@ -490,7 +490,7 @@ class Index:
 
 
 def _keys(names: Sequence[bytes], positions: Numbers) -> Numbers:
-    """Return the keys of names. Python salts the hashes, so no file can be made whose names collide."""
+    """Return the keys of names. Python salts the hashes, so nobody can choose names whose keys collide."""
     hashes = np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
     keys: Numbers = hashes & _HASH | positions
     return keys

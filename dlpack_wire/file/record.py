@@ -25,6 +25,8 @@ RECORD_ALIGNMENT = 64
 """Every payload in a file starts at a multiple of this: a cache line, and every vector register."""
 
 MAX_ALIGNMENT = 4096
+"""Largest alignment that a writer may choose: a page, so that a payload can be mapped by itself."""
+
 MAX_HEAD_BYTES = MAX_RECORD_BYTES + reading.MAX_HEADER_BYTES + reading.MAX_PADDING_BYTES + 64
 """Most bytes from a record's tag to its payload: the sum of its parts' caps, and the tags and lengths around them."""
 

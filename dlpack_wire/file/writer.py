@@ -38,7 +38,9 @@ MAX_LINES_BYTES = MAX_MESSAGE_BYTES - MAX_FILE_METADATA_BYTES - (1 << 20)
 """Most bytes of index entries of one generation, so that its index is one message: tens of millions of tensors."""
 
 SMALL_BYTES = 256 * 1024
-"""Payloads up to this size are gathered into a buffer, so that many small ones cost few system calls."""
+"""Payloads up to this size are gathered into a buffer, so that many small ones cost few system calls. Each is copied
+once more for it, which costs more than a system call if the payload is larger than the cache.
+"""
 
 
 class Target(Protocol):

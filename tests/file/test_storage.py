@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlpack_wire import TruncatedError
-from dlpack_wire.file.storage import WINDOW_BYTES, MappedBytes, MemoryBytes, PositionedBytes
+from dlpack_wire.file.storage import WINDOW_BYTES, MappedBytes, MemoryBytes, PositionedBytes, open_path
 
 CONTENT = bytes(range(256)) * 8192  # 2 MiB
 
@@ -81,6 +81,28 @@ def test_descriptors_are_closed_once(kind: str, path: Path) -> None:
     source.close()
     del source
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_path_is_opened_whatever_its_size(path: Path, mapped: bool, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    for name, content in ((path, CONTENT), (tmp_path / "empty", b"")):
+        source = open_path(str(name), mapped=mapped)
+        assert (source.size, bytes(source.read(0, source.size))) == (len(content), content)
+        source.close()
+    with pytest.raises(IsADirectoryError):
+        open_path(str(tmp_path), mapped=mapped)
+
+
+def test_only_regular_files_are_opened_where_the_name_is_not_the_users(path: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(path)
+    before = len(os.listdir("/proc/self/fd"))
+    for name, error in (("pipe", "not a regular file"), ("link", "symbolic links"), (".", "directory")):
+        with pytest.raises(OSError, match=error):
+            open_path(str(tmp_path / name), only_regular=True)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_path(str(path), only_regular=True).size == len(CONTENT)
 
 
 def test_threads_may_read_at_once(path: Path) -> None:
