@@ -13,9 +13,8 @@ import safetensors.numpy
 import torch
 
 import dlpack_wire as dw
-from dlpack_wire.message import codec
-from dlpack_wire.message import reading as message
-from dlpack_wire.tensor import header, source
+from dlpack_wire.message import codec, reading, writing
+from dlpack_wire.tensor import source
 
 from .measure import Row, interleaved, once_each, rate_row, time_row, told_row
 
@@ -61,11 +60,11 @@ def _small() -> Iterator[Row]:
 
 
 def _forget() -> None:
-    codec._PLAIN.clear()
+    codec._PREFIXES.clear()
     codec._SEEN.clear()
-    source._PLAIN.clear()
-    header.fixed_fields.cache_clear()
-    message._OPENINGS.clear()
+    source.PLAIN_ARRAYS.clear()
+    writing.fixed_fields.cache_clear()
+    reading._OPENINGS.clear()
 
 
 def _distinct_shapes() -> Iterator[Row]:
