@@ -1,7 +1,9 @@
 """Tensors on disk, between processes and in logs: DLPack in, DLPack out, one protobuf schema in between.
 
-    msg = dw.encode(x)          any DLPack producer -> bytes of a serialized DLTensor
-    t = dw.decode(msg)          -> a Tensor for any DLPack consumer, without a copy
+    message = dw.encode(x)      a tensor of any DLPack producer -> the bytes of one serialized DLTensor
+    t = dw.decode(message)      -> a Tensor for any DLPack consumer, without a copy
+    dw.save(path, {"w": x})     -> a file, which dw.open(path) maps
+    dw.connect(address)         -> a client of the tensor service; needs the extra "grpc"
 
 Importing this package loads neither grpc nor any array library but numpy.
 """

@@ -9,8 +9,7 @@ import numpy as np
 
 from ..errors import EncodeError, LimitError
 from ..tensor import header as headers
-from ..tensor.abi import memory
-from ..tensor.capsule import Kind, header_of, peek
+from ..tensor.capsule import borrow_plain
 from ..tensor.checksum import PASS_BYTES, Running, check_contents, check_sum, xxh3
 from ..tensor.header import Header
 from ..tensor.memo import Memo
@@ -41,10 +40,14 @@ def encode(x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance
         The message. Equal values, dtype, layout and device give equal bytes, whichever library made them.
 
     Raises:
-        UnsupportedTensorError: `x` cannot be written in a message (also a BufferError).
-        EncodeError: The message would exceed 2^31-1 bytes, protobuf's limit, or `x` describes an impossible tensor.
+        UnsupportedTensorError: `x` is not a tensor, or its type, device or kind cannot be written in a message (also a
+            BufferError).
+        EncodeError: The message would exceed 2^31-1 bytes, protobuf's limit; `x` describes an impossible tensor; or
+            `layout` is unknown.
+        DecodeError: `x` is a `DLTensor` message that breaks a rule of the contract.
         UnsupportedVersionError: `x` is a capsule of another major DLPack version.
         ValueError: `x` is a capsule that was consumed, or holds no tensor.
+        Exception: Any error of the producer `x` itself.
 
     Memory:
         Copies the payload once. Holds `x` only during the call.
@@ -71,7 +74,7 @@ def _join(prefix: tuple[bytes, bytes], payload: Any, checksum: bool) -> bytes:
 def _encode_plain(x: Any, checksum: bool) -> bytes | None:
     """Encode compact row-major memory of a type that needs no check, as most tensors are; None for everything else.
 
-    The bytes are those of the long way. What stands around the payload is remembered, since programs encode tensors of
+    The bytes are those of the long way. The bytes around the payload are remembered, since programs encode tensors of
     few shapes again and again: that leaves the hash and the copy.
     """
     payload: Any
@@ -79,37 +82,24 @@ def _encode_plain(x: Any, checksum: bool) -> bytes | None:
         plain = _known_array((x.dtype, x.shape, x.strides)) or plain_array(x)
         if plain is None:
             return None
-        prefix = plain.prefixes[checksum]
-        if prefix is None:
-            prefix = plain.prefixes[checksum] = _prefix(plain.header, checksum)
-        before, after = prefix
         payload = x if plain.element is None else x.view(plain.element)
     else:
-        peeked = peek(x)
-        if peeked is None:
+        borrowed = borrow_plain(x)
+        if borrowed is None:
             return None
-        kind, address, _held = peeked  # the last one holds the memory until the end of this function
-        if not address:
-            return None
-        found = _PREFIXES.get((kind, checksum))
-        if found is None:
-            header = header_of(kind)
-            if header is None:
-                return None
-            found = _PREFIXES.keep((kind, checksum), (*_prefix(header, checksum), header.payload_bytes))
-        before, after, size = found
-        payload = memory(address, size)
+        plain, payload, _held = borrowed  # the last one holds the memory until the end of this function
+    prefix = plain.prefixes[checksum]
+    if prefix is None:
+        prefix = plain.prefixes[checksum] = _prefix(plain.header, checksum)
+    before, after = prefix
     # Written out here too: a call of `_join` would cost a tenth of encoding a small tensor.
     if checksum:
         return b"".join((before, xxh3(payload).to_bytes(8, "little"), after, payload))
     return b"".join((before, after, payload))
 
 
-# Bound once: looking the method up would cost as much as the look-up that it makes.
+# Bound once: looking the method up would cost as much as the look-up that it makes. It spares most arrays a call.
 _known_array = PLAIN_ARRAYS.get
-
-# The bytes around the payload of a C tensor, and its size, by all that decides them.
-_PREFIXES: Memo[tuple[Kind, bool], tuple[bytes, bytes, int]] = Memo(4096)
 
 
 def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = True) -> Tensor:
@@ -126,8 +116,11 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
     Raises:
         TruncatedError: The buffer ends before the message does.
         ChecksumError: The payload was damaged.
+        LimitError: The message, or a part of it, is larger than a cap allows.
         DecodeError: The message breaks a rule of the contract.
-        BufferError: `copy` is False and a copy is needed.
+        BufferError: `copy` is False and a copy is needed, or `buffer` is not contiguous.
+        ValueError: `buffer` is a numpy array that is not contiguous.
+        TypeError: `buffer` is not an object with a buffer.
 
     Memory:
         Borrows `buffer` and keeps it alive, unless copied. Read-only if the buffer is.
@@ -236,7 +229,19 @@ def to_proto(
 ) -> dlpack_pb2.DLTensor:
     """Turn a tensor into a `DLTensor` message object; it serializes to the bytes that `encode` gives.
 
-    Args and errors are those of `encode`.
+    Args:
+        x: As for `encode`.
+        checksum: As for `encode`.
+        layout: As for `encode`.
+        provenance: As for `encode`.
+
+    Returns:
+        The message object.
+
+    Raises:
+        WireError: Any error of `encode`, for the same reasons.
+        ValueError: `x` is a capsule that was consumed, or holds no tensor.
+        Exception: Any error of the producer `x` itself.
 
     Memory:
         Two copies of the payload: protobuf takes only bytes, and copies them again.
@@ -257,7 +262,21 @@ def to_proto(
 def from_proto(message: dlpack_pb2.DLTensor, *, copy: bool | None = None, verify: bool = True) -> Tensor:
     """Turn a `DLTensor` message object into a tensor.
 
-    Args and errors are those of `decode`.
+    Args:
+        message: The message object. Not modified.
+        copy: As for `decode`.
+        verify: As for `decode`.
+
+    Returns:
+        A tensor, as from `decode`.
+
+    Raises:
+        TruncatedError: The payload is shorter than the shape needs.
+        ChecksumError: The payload was damaged.
+        LimitError: The header or the padding is larger than a cap allows.
+        DecodeError: The message breaks a rule of the contract.
+        BufferError: `copy` is False and a copy is needed.
+        TypeError: `message` is not a `DLTensor` message.
 
     Memory:
         Borrows the bytes that protobuf gives out for `data`: one copy with the C back end, none in pure Python.
@@ -277,12 +296,12 @@ def from_proto(message: dlpack_pb2.DLTensor, *, copy: bool | None = None, verify
 
 
 def _field_bytes(content: bytes) -> int:
-    """Bytes of a field of number 14 or 15, which is not written if it is empty."""
+    """Return the bytes of the padding or data field, which has a tag of one byte and is left out if it is empty."""
     return 1 + varint_size(len(content)) + len(content) if content else 0
 
 
 def source_of(x: Any, layout: Layout = "keep", provenance: bool = False) -> Source:
-    """Return anything that `encode` takes as it will be on the wire; to be closed."""
+    """Return the source of anything that `encode` takes. The caller must close it."""
     return Source(from_proto(x) if isinstance(x, dlpack_pb2.DLTensor) else x, layout, provenance)
 
 

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from ..errors import DecodeError, EncodeError, LimitError, WireError
 from ..tensor.memory import Buffer
 from ..v1 import tensor_file_pb2
+from .tags import SUM_FIELD_BYTES, tag
 from .wire import LEN, length_delimited, read_field
 
 Value = str | int | float | bool | bytes
@@ -26,11 +27,18 @@ MAX_ALIASES = 64
 MAX_RECORD_BYTES = 1 << 20
 """Most bytes of a record without its tensor: what a reader must fetch before it may look at the tensor."""
 
-MAX_NAMES_BYTES = MAX_RECORD_BYTES - 9
+MAX_NAMES_BYTES = MAX_RECORD_BYTES - SUM_FIELD_BYTES
 """Most bytes of a record's names and metadata: its cap without the header sum's field."""
 
 MAX_FILE_METADATA_BYTES = 16 << 20
 """Most bytes of a file's metadata: a tokenizer's vocabulary fits."""
+
+# Numbers of the fields that records of a file and of the service, and entries of an index, have in common.
+_RECORD = tensor_file_pb2.TensorRecord.DESCRIPTOR
+_NAME, _ALIAS, _METADATA = (tag(_RECORD, field) >> 3 for field in ("name", "aliases", "metadata"))
+
+# Those of a map's entries, which every map has: protobuf writes it as a repeated message of these two.
+_KEY, _VALUE = 1, 2
 
 
 def encode_name(name: str, *, allow_empty: bool = False) -> bytes:
@@ -97,6 +105,7 @@ def encode_value(key: str, value: Any) -> tensor_file_pb2.MetadataValue:
 
     Raises:
         EncodeError: The value is not a str, int, float, bool or bytes, or is an int beyond 64 bits.
+        ValueError: The value is a str that is not valid Unicode; `encode_map` makes that an EncodeError.
     """
     if isinstance(value, str):
         return tensor_file_pb2.MetadataValue(string_value=value)
@@ -149,7 +158,7 @@ def encode_map(number: int, metadata: Metadata | None, limit: int) -> bytes:
             content = encode_value(key, value).SerializeToString()
         except (UnicodeEncodeError, ValueError) as error:
             raise EncodeError(f"{key!r}: {error}", field="metadata") from None
-        entries[encoded] = length_delimited(1, encoded) + length_delimited(2, content)
+        entries[encoded] = length_delimited(_KEY, encoded) + length_delimited(_VALUE, content)
     serialized = b"".join(length_delimited(number, entries[key]) for key in sorted(entries))
     if len(serialized) > limit:
         raise EncodeError(
@@ -169,7 +178,12 @@ def decode_map(serialized: Buffer, limit: int) -> dict[str, Value]:
         DecodeError: Keys are not ascending and unique, or a value is malformed.
     """
     if len(serialized) > limit:
-        raise LimitError(f"{len(serialized)} bytes", declared=len(serialized), limit=limit, field="metadata")
+        raise LimitError(
+            f"{len(serialized)} bytes; at most {limit} are allowed",
+            declared=len(serialized),
+            limit=limit,
+            field="metadata",
+        )
     metadata: dict[str, Value] = {}
     last: bytes | None = None
     pos, end = 0, len(serialized)
@@ -177,7 +191,7 @@ def decode_map(serialized: Buffer, limit: int) -> dict[str, Value]:
         entry = read_field(serialized, pos, end)
         key = read_field(serialized, entry.content, entry.end) if entry.wire_type == LEN else entry
         value = read_field(serialized, key.end, entry.end) if key.end < entry.end else key
-        if (key.number, key.wire_type, value.number, value.wire_type, value.end) != (1, LEN, 2, LEN, entry.end):
+        if (key.number, key.wire_type, value.number, value.wire_type, value.end) != (_KEY, LEN, _VALUE, LEN, entry.end):
             raise DecodeError("a map entry must be a key and a value", field="metadata", offset=pos)
         encoded = bytes(serialized[key.content : key.end])
         if last is not None and encoded <= last:
@@ -196,13 +210,13 @@ def decode_map(serialized: Buffer, limit: int) -> dict[str, Value]:
 def names_block(
     name: str, aliases: Sequence[str] = (), metadata: Metadata | None = None, *, allow_empty: bool = False
 ) -> bytes:
-    """Serialize names and metadata: fields 1 to 3 of a record, the same in its entry of the index.
+    """Serialize names and metadata: the first fields of a record, the same in its entry of the index.
 
     Raises:
         EncodeError: A name is malformed, names repeat, or the block exceeds a cap.
     """
     encoded = encode_name(name, allow_empty=allow_empty)
-    block = length_delimited(1, encoded) if encoded else b""
+    block = length_delimited(_NAME, encoded) if encoded else b""
     if not aliases and not metadata:
         return block
     if len(aliases) > MAX_ALIASES:
@@ -217,9 +231,9 @@ def names_block(
         if alias in names:
             raise EncodeError(f"duplicate name {alias!r}", tensor=name)
         names.add(alias)
-        block += length_delimited(2, encode_name(alias))
+        block += length_delimited(_ALIAS, encode_name(alias))
     try:
-        block += encode_map(3, metadata, MAX_NAMES_BYTES)
+        block += encode_map(_METADATA, metadata, MAX_NAMES_BYTES)
     except EncodeError as error:
         error.at(tensor=name)
         raise
@@ -237,23 +251,29 @@ def split_names(block: Buffer) -> tuple[list[str], bytes]:
     """Return the names in a block made by `names_block`, and its metadata's bytes.
 
     Raises:
+        LimitError: There are too many aliases.
         DecodeError: A name is malformed, or stands twice.
     """
     names: list[str] = []
     pos, end = 0, len(block)
     while pos < end:
         field = read_field(block, pos, end)
-        if field.number == 3:
+        if field.number == _METADATA:
             break
         if field.content == field.end:
             raise DecodeError("an empty name must be left out", field="name", offset=pos)
-        if field.number == 2 and not names:
-            names.append("")
+        if field.number == _ALIAS and not names:
+            names.append("")  # only the name may be empty, and then it is left out
         names.append(decode_name(bytes(block[field.content : field.end])))
         pos = field.end
     names = names or [""]
     if len(names) > MAX_ALIASES + 1:
-        raise LimitError(f"{len(names) - 1} aliases", declared=len(names) - 1, limit=MAX_ALIASES, field="aliases")
+        raise LimitError(
+            f"{len(names) - 1} aliases; at most {MAX_ALIASES} are allowed",
+            declared=len(names) - 1,
+            limit=MAX_ALIASES,
+            field="aliases",
+        )
     if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
         raise DecodeError(f"duplicate or empty names: {names}", field="name")
     return names, bytes(block[pos:])

@@ -218,7 +218,7 @@ def read_plain(buffer: Buffer, length: int) -> Parsed | None:
         begin += 2
         if size >= 0x80:
             size, begin = read_minimal_varint(buffer, begin - 1, length)
-        if begin + size != length or layout.check_layout(dtype, False, shape, None, 0) != size:
+        if begin + size != length or layout.check_layout(dtype, shape) != size:
             return None
     except (IndexError, DecodeError):
         return None
@@ -235,7 +235,7 @@ def remember_plain(header: Header) -> None:
     """Let `read_plain` know the device and element type of a compact message in this machine's order."""
     if header.device is None or header.padded or header.version is not None:
         return
-    opening = fixed_fields(None, False, header.device, header.dtype)
+    opening = fixed_fields(header.version, header.padded, header.device, header.dtype)
     middle = ORDER_FIELDS[header.byte_order] + SUM_TAG
     _OPENINGS.keep(opening, (header.device, header.dtype, header.byte_order, middle))
 

@@ -1,7 +1,7 @@
 """Tags of the fields that are read and written around the generated classes, by the names of the schema.
 
-Computed from the descriptors, so that no number stands twice. A tag is the field's number and wire type in one varint;
-all of these take one byte.
+They are computed from the descriptors, so that they cannot drift from the schema. A tag is the field's number and wire
+type in one varint; each of these takes one byte.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ _WIRE_TYPES = {
 
 
 def tag(message: Any, name: str) -> int:
-    """Return the tag of a field; of a repeated number the tag of one value."""
+    """Return the tag of a field; of a repeated number the tag of one value.
+
+    Args:
+        message: The message's descriptor.
+        name: The field's name in the schema.
+    """
     field = message.fields_by_name[name]
     return int(field.number) << 3 | _WIRE_TYPES[field.type]
 
@@ -39,7 +44,7 @@ def packed_tag(message: Any, name: str) -> int:
 
 
 def byte(tag: int) -> bytes:
-    """Return a tag as it is written."""
+    """Return a tag of one byte as it is written."""
     return bytes((tag,))
 
 

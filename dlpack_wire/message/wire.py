@@ -91,15 +91,24 @@ class Field(NamedTuple):
 
 
 def read_tag(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
-    """Read a field's tag and check its number; return the tag and the position after it."""
+    """Read a field's tag and check its number; return the tag and the position after it.
+
+    Raises:
+        DecodeError: The tag is malformed, or its number out of range.
+    """
     tag, after = read_minimal_varint(buffer, pos, end)
+    # Fields have 29 bits for their number.
     if not 0 < tag >> 3 < 1 << 29:
         raise DecodeError(f"field number {tag >> 3} is not from 1 to 2^29-1", offset=pos)
     return tag, after
 
 
 def fixed_size(tag: int, pos: int) -> int:
-    """Return the size of a field that is neither a varint nor length-delimited."""
+    """Return the size of a field that is neither a varint nor length-delimited.
+
+    Raises:
+        DecodeError: The field is a group, or of a wire type that does not exist.
+    """
     wire_type = tag & 7
     if wire_type == FIXED64:
         return 8

@@ -57,9 +57,8 @@ _USED = {LEGACY: b"used_dltensor", VERSIONED: b"used_dltensor_versioned"}
 RawTensor = tuple[int, int, int, int, int, int, int, int, int, int]
 """A C `DLTensor`: (data, device_type, device_id, ndim, code, bits, lanes, shape, strides, byte_offset).
 
-A plain tuple, as `struct` makes it: naming its fields would cost a tenth of encoding a small tensor.
-
-Pointers are addresses, 0 for NULL.
+Pointers are addresses, 0 for NULL. A plain tuple, as `struct` makes it: to build one with named fields would cost a
+tenth of encoding a small tensor. So those who read one unpack it into these names.
 """
 
 
@@ -94,7 +93,7 @@ def pointer(capsule: object, kind: bytes) -> int:
 
 
 def claim(capsule: object, kind: bytes) -> None:
-    """Rename an unconsumed capsule to its `used_` name, so that nobody else consumes it."""
+    """Rename an unconsumed capsule to its `used_` name, so that no other consumer takes it."""
     _set_name(capsule, _USED[kind])
 
 
@@ -184,11 +183,11 @@ def relabel(
             old = _FLAGS.unpack(ctypes.string_at(managed + 24, 8))[0]
             _poke(managed + 24, _FLAGS.pack(old | flags))
     _poke(tensor + 20, _DTYPE.pack(*dtype))
-    raw = read_tensor(tensor)
+    _, _, _, _, _, _, _, shape_at, strides_at, _ = read_tensor(tensor)
     if shape:
-        _poke(raw[7], struct.pack(f"={len(shape)}q", *shape))
-    if strides and raw[8]:
-        _poke(raw[8], struct.pack(f"={len(strides)}q", *strides))
+        _poke(shape_at, struct.pack(f"={len(shape)}q", *shape))
+    if strides and strides_at:
+        _poke(strides_at, struct.pack(f"={len(strides)}q", *strides))
 
 
 def _poke(address: int, content: bytes) -> None:
@@ -202,8 +201,8 @@ def exchange_reader(table: object) -> TensorReader | None:
     """Return a function that reads an object's tensor through a C exchange table, without owning it.
 
     Returns:
-        None if the capsule is not such a table, is of another major version, or lacks that function. What the
-        reader returns is valid while the object lives and is not resized.
+        None if the capsule is not such a table, is of another major version, or lacks that function. A tensor that
+        the reader returns is valid while the object lives and is not resized.
     """
     if not is_capsule(table) or not _is_valid(table, EXCHANGE_API):
         return None

@@ -26,7 +26,7 @@ MAX_VERSION = (abi.MAJOR, abi.MINOR)
 
 
 class Borrowed:
-    """Somebody's live tensor, readable until `release`.
+    """A producer's live tensor, readable until `release`.
 
     Attributes:
         array: The elements where they lie. Of any numpy dtype with the right item size; for packed elements
@@ -90,9 +90,9 @@ def borrow(x: Any) -> Borrowed:
     Raises:
         UnsupportedTensorError: `x` is not a producer, or its dtype, device or kind cannot be written in a message.
         EncodeError: `x` describes an impossible tensor.
-        UnsupportedVersionError: A capsule of another major version.
-        ValueError: A capsule that was consumed, or holds no tensor.
-        Exception: Whatever the producer itself raises.
+        UnsupportedVersionError: `x` is a capsule of another major version, or its producer makes such ones.
+        ValueError: `x` is a capsule that was consumed, or holds no tensor.
+        Exception: Any error of the producer itself.
     """
     kind = type(x)
     reader = _READERS.get(kind)
@@ -106,6 +106,8 @@ def borrow_writable(x: Any) -> Borrowed:
 
     Raises:
         UnsupportedTensorError: The memory is read-only, or not known to be that of `x` itself.
+        EncodeError: `x` describes an impossible tensor.
+        Exception: Any error of the producer itself.
     """
     if isinstance(x, np.ndarray):
         if not x.flags.writeable:
@@ -237,7 +239,7 @@ def _borrow_fresh(capsule: Any) -> Borrowed:
     kind = abi.kind_of(capsule) if abi.is_capsule(capsule) else None
     if kind is None:
         raise UnsupportedTensorError(f"__dlpack__ returned {capsule!r}, not a tensor capsule")
-    # Like one of the user's: a producer may hand the same capsule to others, or leave freeing it to us.
+    # As if the user held it too: a producer may hand the same capsule to others, or leave freeing it to us.
     return _borrow_capsule(capsule)
 
 
@@ -288,7 +290,7 @@ def _from_managed(managed: int, kind: bytes, owner: object, writable: bool = Fal
 
 
 Peek = Callable[[Any], tuple[Any, abi.RawTensor]]
-"""Reads an object's C tensor, on whatever device; returns it with the object to hold meanwhile."""
+"""A function that reads an object's C tensor, on any device, and returns it with the object to hold meanwhile."""
 
 
 def peeker(x: Any) -> Peek | None:
@@ -324,18 +326,47 @@ def _borrow_by_table(x: Any) -> Borrowed:
     return _borrow_producer(held)
 
 
-Kind = tuple[int, int, int, tuple[int, ...], tuple[int, ...], int, int]
-"""All of a C tensor that decides its header: (code, bits, lanes, shape, strides, device_type, device_id)."""
+class Plain:
+    """Facts about all plain tensors of one element type, layout and device.
+
+    Plain: compact row-major and not empty, in memory that the host can read, of a type whose every bit pattern is a
+    value. The payload of such a tensor is its memory, without a look at it.
+
+    Attributes:
+        header: Their header, without a checksum.
+        payload_bytes: Size of their payloads.
+        element: The dtype to view arrays as where numpy exports no buffer of their own (ml_dtypes), or None.
+        prefixes: Bytes that `message.codec` writes before their payloads, without and with a checksum, once known.
+    """
+
+    __slots__ = ("element", "header", "payload_bytes", "prefixes")
+
+    def __init__(self, header: Header, element: np.dtype[Any] | None = None) -> None:
+        self.header = header
+        self.payload_bytes = header.payload_bytes
+        self.element = element
+        self.prefixes: list[tuple[bytes, bytes] | None] = [None, None]
+
+    def payload(self, x: np.ndarray[Any, Any]) -> Any:
+        """Return an object whose buffer is the payload of one of these tensors that is an array."""
+        return x if self.element is None else x.view(self.element)
 
 
-def peek(x: Any) -> tuple[Kind, int, Any] | None:
-    """Look at a tensor through the exchange table of its type, without a capsule; None if it has none.
+# All of a C tensor that decides its header: (code, bits, lanes, shape, strides, device_type, device_id).
+_Kind = tuple[int, int, int, tuple[int, ...], tuple[int, ...], int, int]
+
+_PLAIN: Memo[_Kind, Plain] = Memo(4096)  # shapes in use in one program, with much to spare
+
+
+def borrow_plain(x: Any) -> tuple[Plain, memoryview, Any] | None:
+    """Borrow a plain tensor through the exchange table of its type, without a capsule; None for any other object.
 
     Returns:
-        Its kind; the address of its first element, or 0 for NULL; and an object to be held while the memory is read.
+        The facts about such tensors, the payload, and an object to hold for as long as the payload is read.
 
     Raises:
-        EncodeError: The number of dimensions is impossible, or the shape is missing.
+        EncodeError: `x` describes an impossible tensor.
+        BufferError: The producer refuses.
     """
     look = peeker(x)
     if look is None:
@@ -343,23 +374,28 @@ def peek(x: Any) -> tuple[Kind, int, Any] | None:
     held, raw = look(x)
     data, device_type, device_id, ndim, code, bits, lanes, shape_at, strides_at, byte_offset = raw
     shape, strides = _read_layout(ndim, shape_at, strides_at)
-    return (code, bits, lanes, shape, strides, device_type, device_id), data + byte_offset if data else 0, held
+    if not data:
+        return None
+    kind = (code, bits, lanes, shape, strides, device_type, device_id)
+    plain = _PLAIN.get(kind)
+    if plain is None:
+        header = _plain_header(kind)
+        if header is None:
+            return None
+        plain = _PLAIN.keep(kind, Plain(header))
+    return plain, abi.memory(data + byte_offset, plain.payload_bytes), held
 
 
-def header_of(kind: Kind) -> Header | None:
-    """Return the header of a C tensor that the host can read as it is, compact, of a type that needs no check.
-
-    None for all others.
-    """
+def _plain_header(kind: _Kind) -> Header | None:
+    """Return the header of a plain C tensor, or None for any other."""
     code, bits, lanes, shape, strides, device_type, device_id = kind
     if device_type not in HOST_READABLE or layout.canonical_strides(shape, strides) is not None or 0 in shape:
         return None
     dtype = DType(code, bits, lanes)
     if not dtype.any_bytes:
         return None
-    size = layout.check_layout(dtype, False, shape, None, 0, EncodeError)
     order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
-    return Header(dtype, shape, size, order, Device(device_type, device_id))
+    return Header.plain(dtype, shape, order, Device(device_type, device_id))
 
 
 def _read_layout(ndim: int, shape_at: int, strides_at: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -371,7 +407,12 @@ def _read_layout(ndim: int, shape_at: int, strides_at: int) -> tuple[tuple[int, 
     if ndim == 0:
         return (), ()
     if ndim < 0 or ndim > layout.MAX_NDIM:
-        raise EncodeError(f"{ndim} dimensions; 0 to {layout.MAX_NDIM} are allowed", field="shape")
+        raise EncodeError(
+            f"{ndim} dimensions; 0 to {layout.MAX_NDIM} are allowed",
+            field="shape",
+            declared=ndim,
+            limit=layout.MAX_NDIM,
+        )
     if not shape_at:
         raise EncodeError(f"NULL for {ndim} dimensions", field="shape")
     shape = abi.read_int64s(shape_at, ndim)
@@ -393,7 +434,7 @@ def _from_raw(
     device = CPU if device_type == 1 and device_id == 0 else Device(device_type, device_id)
     compact = layout.canonical_strides(shape, strides) is None
     # Checks the shape; strides and offset are those of live memory, not of a message.
-    size = layout.check_layout(dtype, padded, shape, None, 0, EncodeError)
+    size = layout.check_layout(dtype, shape, padded=padded, error=EncodeError)
     byte_order = NATIVE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
     if size and not data:
         raise EncodeError(f"NULL for {size} bytes", field="data")
@@ -429,6 +470,7 @@ def lend(
     array: np.ndarray[Any, Any],
     dtype: DType,
     shape: tuple[int, ...],
+    *,
     padded: bool,
     copied: bool,
     max_version: tuple[int, int] | None,
@@ -436,7 +478,8 @@ def lend(
     """Return a capsule over an array's memory, under the dtype and shape that it really has.
 
     Args:
-        array: The elements (for packed ones the bytes). Kept alive until the consumer lets go. Strides not negative.
+        array: The elements, or the bytes of packed ones, without negative strides. Kept alive until the consumer lets
+            go.
         dtype: Element type.
         shape: Extents in elements.
         padded: True if elements of fewer than 8 bits fill a byte each.
@@ -444,7 +487,7 @@ def lend(
         max_version: Version that the consumer speaks; None: legacy.
 
     Raises:
-        BufferError: Read-only memory for a legacy consumer, which could not know.
+        BufferError: The memory is read-only and the consumer a legacy one, which cannot be told.
     """
     packed = layout.is_packed(dtype, padded)
     own = None if packed else CARRIERS.get(array.dtype.itemsize)

@@ -30,7 +30,7 @@ NAMES = {
 """Short name of every device type."""
 
 HOST_READABLE = frozenset({1, 3, 11})
-"""Types whose memory the host can read as it is. Managed memory (13) is not among them: it needs a synchronisation."""
+"""Types whose memory the host can read in place. Managed memory (13) is left out: it needs a synchronisation."""
 
 
 class Device(NamedTuple):

@@ -122,8 +122,8 @@ class DType:
         name: Canonical name.
         known: True if this version knows the code.
         element_bits: Width of one element in bits.
-        part_bytes: Width in bytes of what a byte swap reverses: a lane, or half of a complex number; 1 if nothing
-            is wider than a byte.
+        part_bytes: Width in bytes of the parts that a byte swap reverses: lanes, or halves of complex numbers; 1 if
+            no part is wider than a byte.
         numpy_or_none: The numpy dtype, or None if numpy has no such type.
         plain_numpy: The numpy dtype, if a payload in this machine's order can be viewed through it as it lies, without
             a look at bytes or address; else None.
@@ -133,6 +133,7 @@ class DType:
     Raises:
         EncodeError: The name or the numbers are not those of an element type.
         UnsupportedTensorError: DLPack has no counterpart of the numpy dtype.
+        TypeError: The argument is neither a name, nor numbers, nor a dtype.
     """
 
     # Equality is identity: every value is interned for as long as somebody holds it.
@@ -298,7 +299,7 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
     """Return the element type of a numpy dtype of either byte order.
 
     Raises:
-        UnsupportedTensorError: DLPack has no counterpart.
+        UnsupportedTensorError: DLPack has no counterpart of the dtype.
     """
     found = _FROM_NUMPY.get(dtype)
     if found is None and not dtype.isnative and str(dtype.kind) != "W":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..errors import DecodeError, TruncatedError
+from ..errors import DecodeError, EncodeError, TruncatedError
 from . import layout
 from .device import Device
 from .dtype import ByteOrder, DType
@@ -37,8 +37,19 @@ class Header(NamedTuple):
     version: tuple[int, int] | None = None
     checksum: int | None = None
 
+    @classmethod
+    def plain(cls, dtype: DType, shape: tuple[int, ...], byte_order: ByteOrder, device: Device) -> Header:
+        """Return the header of a compact row-major tensor of ours, without padded elements.
+
+        Raises:
+            EncodeError: The shape is impossible.
+        """
+        size = layout.check_layout(dtype, shape, error=EncodeError)
+        return cls(dtype, shape, size, byte_order, device)
+
     def with_checksum(self, checksum: int | None) -> Header:
-        """Return the same header with another checksum, several times as fast as `_replace` does."""
+        """Return the same header with another checksum."""
+        # The checksum is the last field. `_replace` says so too, but takes several times as long, for each message.
         return tuple.__new__(Header, (*self[:-1], checksum))
 
     @property
@@ -68,7 +79,7 @@ def checked(
         DecodeError: They break a rule of the contract.
     """
     padded = bool(flags & layout.FLAG_SUBBYTE_PADDED)
-    size = layout.check_layout(dtype, padded, shape, strides, byte_offset)
+    size = layout.check_layout(dtype, shape, strides, byte_offset, padded=padded)
     if not 0 <= byte_order <= 2:
         raise DecodeError(f"{byte_order} is neither unspecified (0), little (1) nor big endian (2)", field="byte_order")
     if dtype.part_bytes == 1:
@@ -77,15 +88,20 @@ def checked(
         raise DecodeError(f"not stated, but {dtype.name} has parts of {dtype.part_bytes} bytes", field="byte_order")
     if strides is not None:
         strides = layout.canonical_strides(shape, strides)
-    order = _ORDERS[byte_order]
-    return Header(dtype, shape, size, order, device, strides, byte_offset, padded, version)
+    # Positions, in the order of the fields: keywords would slow the reading of a message by a twentieth.
+    return Header(dtype, shape, size, _ORDERS[byte_order], device, strides, byte_offset, padded, version)
 
 
-_ORDERS = tuple(ByteOrder)
+_ORDERS = tuple(ByteOrder)  # a look-up by position, because calling the enum costs more than the rest of a header
 
 
 def check_payload_size(header: Header, size: int) -> None:
-    """Refuse a payload whose size is not exactly the header's."""
+    """Check that a payload has exactly the size that the header states.
+
+    Raises:
+        TruncatedError: It is shorter.
+        DecodeError: It is longer.
+    """
     needed = header.payload_bytes
     if size < needed:
         raise TruncatedError(

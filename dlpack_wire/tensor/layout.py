@@ -105,20 +105,21 @@ def overlap(shape: Sequence[int], strides: Sequence[int]) -> str | None:
 
 def check_layout(
     dtype: DType,
-    padded: bool,
     shape: Sequence[int],
-    strides: Sequence[int] | None,
-    byte_offset: int,
+    strides: Sequence[int] | None = None,
+    byte_offset: int = 0,
+    *,
+    padded: bool = False,
     error: type[WireError] = DecodeError,
 ) -> int:
     """Check a layout against every rule of the contract, and return the exact size of its payload.
 
     Args:
         dtype: Element type.
-        padded: True if elements of fewer than 8 bits fill a byte each.
         shape: Extents in elements.
         strides: In elements, or None for compact row-major.
         byte_offset: Bytes from the start of the payload to element [0, ..., 0].
+        padded: True if elements of fewer than 8 bits fill a byte each.
         error: Class to raise: EncodeError for a tensor of ours, DecodeError for one that arrived.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A bounded memory of answers."""
+"""A bounded cache."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ _V = TypeVar("_V")
 
 
 class Memo(dict[_K, _V]):
-    """A dict that is emptied when it is full: what was found out before, by the input that it was found out for.
+    """A dict of results by the input they were computed from, which is emptied when it is full.
 
-    Programs ask about the same few shapes, types and names again and again, so nearly every question is a hit. A
-    hostile peer can make every question a miss: then the cap bounds memory, and emptying costs one step per entry, no
-    more than filling did. Evicting the oldest entry instead would cost every hit a reordering.
+    A program uses the same few shapes, types and names again and again, so nearly every look-up is a hit, and a hit
+    costs no more than that of a dict. A hostile peer can make every look-up a miss: then the cap bounds the memory,
+    and emptying costs one step per entry, as filling did. To evict the oldest entry instead would cost every hit a
+    reordering.
 
-    No lock is needed: each step is one operation of a dict, and a lost entry is found out again. Entries are plain
-    values; none keeps a tensor, a buffer or a connection alive.
+    No lock is needed: every step is a single operation of a dict, and an entry that is lost to another thread is
+    computed again.
+
+    An entry keeps its key and value alive: numbers, bytes, headers, classes and functions. None may hold a tensor, a
+    buffer or a connection.
 
     Attributes:
         limit: Most entries.
@@ -29,7 +33,7 @@ class Memo(dict[_K, _V]):
         self.limit = limit
 
     def keep(self, key: _K, value: _V) -> _V:
-        """Remember a value, and return it."""
+        """Store a result, and return it."""
         if len(self) >= self.limit:
             self.clear()
         self[key] = value

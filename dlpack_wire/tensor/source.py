@@ -10,10 +10,10 @@ import numpy as np
 
 from ..errors import EncodeError
 from . import layout
-from .capsule import Borrowed, borrow
+from .capsule import Borrowed, Plain, borrow
 from .checksum import Running, spare_bits
-from .device import CPU, Device
-from .dtype import BOOL, ByteOrder, DType, byte_order_of, carrier, from_numpy
+from .device import CPU
+from .dtype import BOOL, byte_order_of, carrier, from_numpy
 from .header import Header
 from .memo import Memo
 from .subbyte import mask, pack
@@ -40,7 +40,8 @@ class Source:
             provenance: Record the producer's DLPack version.
 
         Raises:
-            UnsupportedTensorError: `x` cannot be written in a message.
+            EncodeError: The layout is neither of the two.
+            Exception: Any error of `capsule.borrow`.
         """
         if layout not in ("keep", "compact"):
             raise EncodeError(f"must be 'keep' or 'compact', not {layout!r}", field="layout")
@@ -59,7 +60,7 @@ class Source:
         b = self._borrowed
         array, dtype, shape, padded = b.array, b.dtype, b.shape, b.padded
         strides: tuple[int, ...] | None = None
-        size = layout.check_layout(dtype, padded, shape, None, 0, EncodeError)
+        size = layout.check_layout(dtype, shape, padded=padded, error=EncodeError)
         version = b.version if provenance else None
         if dtype.element_bits % 8 and not padded and array.dtype == dtype.numpy_or_none:
             array = pack(array, dtype.bits)  # ml_dtypes keeps one element per byte
@@ -145,34 +146,11 @@ class Source:
         self.close()
 
 
-class PlainArray:
-    """Facts about all plain arrays of one dtype, shape and strides.
-
-    Plain: C-contiguous, not empty, of a type whose every bit pattern is a value.
-
-    Attributes:
-        header: Their header, without a checksum.
-        element: The dtype to view them as where numpy exports no buffer of their own (ml_dtypes), or None.
-        prefixes: Bytes that `message.codec` writes before their payloads, without and with a checksum, once known.
-    """
-
-    __slots__ = ("element", "header", "prefixes")
-
-    def __init__(self, header: Header, element: np.dtype[Any] | None) -> None:
-        self.header = header
-        self.element = element
-        self.prefixes: list[tuple[bytes, bytes] | None] = [None, None]
-
-    def payload(self, x: np.ndarray[Any, Any]) -> Any:
-        """Return an object whose buffer is the payload of one of these arrays."""
-        return x if self.element is None else x.view(self.element)
-
-
-PLAIN_ARRAYS: Memo[tuple[Any, ...], PlainArray] = Memo(4096)  # shapes in use in one program, with much to spare
+PLAIN_ARRAYS: Memo[tuple[Any, ...], Plain] = Memo(4096)  # shapes in use in one program, with much to spare
 """Facts about plain arrays, by (dtype, shape, strides)."""
 
 
-def plain_array(x: np.ndarray[Any, Any]) -> PlainArray | None:
+def plain_array(x: np.ndarray[Any, Any]) -> Plain | None:
     """Return the facts about a plain array, at once if another one was like it; None if it takes a `Source`.
 
     Args:
@@ -184,15 +162,9 @@ def plain_array(x: np.ndarray[Any, Any]) -> PlainArray | None:
         dtype = from_numpy(x.dtype)
         if not dtype.any_bytes or not x.flags.c_contiguous or not x.size:
             return None
-        header = plain_header(dtype, x.shape, byte_order_of(x.dtype), CPU)
-        found = PLAIN_ARRAYS.keep(key, PlainArray(header, carrier(x.itemsize) if x.dtype.kind in "VW" else None))
+        header = Header.plain(dtype, x.shape, byte_order_of(x.dtype), CPU)
+        found = PLAIN_ARRAYS.keep(key, Plain(header, carrier(x.itemsize) if x.dtype.kind in "VW" else None))
     return found
-
-
-def plain_header(dtype: DType, shape: tuple[int, ...], byte_order: ByteOrder, device: Device) -> Header:
-    """Return the header of a compact row-major tensor whose elements fill whole bytes."""
-    size = layout.check_layout(dtype, False, shape, None, 0, EncodeError)
-    return Header(dtype, shape, size, byte_order, device)
 
 
 def _borrow_tensor(t: Tensor) -> Borrowed:

@@ -29,7 +29,7 @@ class Tensor:
     __slots__ = ("__weakref__", "_array", "_checksum", "_header")
 
     def __init__(self, header: Header, array: np.ndarray[Any, Any], checksum: int | None = None) -> None:
-        """Wrap memory that lies as `header` says.
+        """Wrap memory whose layout is that of `header`.
 
         Args:
             header: The header. Its byte order is that of the payload as recorded; the memory of a known type is always
@@ -108,7 +108,8 @@ class Tensor:
     def payload(self) -> memoryview:
         """The elements as row-major bytes in this machine's order.
 
-        A view if the elements lie so, read-only if the tensor is; else a writable copy. Aligned like the tensor.
+        A view if the elements lie in that order, read-only if the tensor is; else a writable copy. As aligned as the
+        tensor.
         """
         flat = np.ascontiguousarray(self.storage).reshape(-1)
         return flat.view(np.uint8).data
@@ -126,11 +127,21 @@ class Tensor:
         return f"<Tensor {self._header.dtype.name}[{extents}] {self.nbytes} bytes{origin}>"
 
     def __len__(self) -> int:
+        """Return the first extent.
+
+        Raises:
+            TypeError: The tensor is 0-d.
+        """
         if not self._header.shape:
             raise TypeError("a 0-d tensor has no length")
         return self._header.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
+        """Return an iterator over the parts along the first dimension.
+
+        Raises:
+            TypeError: The tensor is 0-d.
+        """
         return map(self.__getitem__, range(len(self)))
 
     # --- out ----------------------------------------------------------------------------------------------------------
@@ -158,6 +169,19 @@ class Tensor:
         return view
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the tensor as a numpy array, for `np.asarray(t)`.
+
+        Args:
+            dtype: Type to convert the elements to, if they are of another.
+            copy: True: into new memory always; None: where it is needed; False: never.
+
+        Raises:
+            UnsupportedTensorError: Neither numpy nor ml_dtypes has a type for the elements.
+            ValueError: A copy is needed and `copy` is False.
+
+        Memory:
+            As `numpy`, unless a copy is made.
+        """
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
@@ -180,13 +204,25 @@ class Tensor:
     ) -> Any:
         """Lend the memory as a DLPack capsule, versioned if the consumer speaks version 1 or later.
 
-        A copy is made, unless `copy` is False, where the consumer could not take the memory as it is: read-only
-        or sub-byte padded memory for a legacy consumer, which cannot be told; negative strides.
+        A copy is made where the consumer could not take the memory as it is: memory with negative strides; a read-only
+        mapping; read-only or sub-byte padded memory for a legacy consumer, which cannot be told.
+
+        Args:
+            stream: None or -1: host memory has no streams.
+            max_version: DLPack version that the consumer speaks; None if it is a legacy one.
+            dl_device: Device that the consumer asks for: None or the CPU.
+            copy: True: into new memory always; None: where it is needed; False: never.
+
+        Returns:
+            A capsule that no consumer has taken yet.
 
         Raises:
-            BufferError: The consumer asks for another device, or for no copy where one is needed.
+            BufferError: The consumer asks for another device, for a stream, or for no copy where one is needed.
             UnsupportedTensorError: The element type does not fit DLPack's struct, or is an unknown code in foreign
                 byte order (also a BufferError).
+
+        Memory:
+            The capsule, and then its consumer, keeps the memory alive.
         """
         if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != tuple(CPU):
             raise BufferError(f"this tensor is in host memory {tuple(CPU)}, not on {tuple(dl_device)}")
@@ -221,8 +257,14 @@ class Tensor:
             padded = False
         elif why is not None or copy:
             array = np.array(array, order="C" if why == "memory with negative strides" else "K")
-        copied = array is not self.storage
-        return lend(array, dtype, self._header.shape, padded, copied, None if legacy else max_version)
+        return lend(
+            array,
+            dtype,
+            self._header.shape,
+            padded=padded,
+            copied=array is not self.storage,
+            max_version=None if legacy else max_version,
+        )
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -234,6 +276,8 @@ class Tensor:
 
         Raises:
             IndexError: The key is of another kind, has too many parts, or lies outside of the tensor.
+            ValueError: A slice has a step of 0.
+            TypeError: A slice has bounds that are not integers.
 
         Memory:
             A view; a copy for packed elements, which share bytes.
@@ -260,7 +304,11 @@ class Tensor:
 
 
 def select(array: np.ndarray[Any, Any], key: Any) -> np.ndarray[Any, Any]:
-    """Return `array[key]` for integers, slices, Ellipsis and None; always a view, also of a single element."""
+    """Return `array[key]` for integers, slices, Ellipsis and None; always a view, also of a single element.
+
+    Raises:
+        IndexError: The key is of another kind, has too many parts, or lies outside of the array.
+    """
     keys = key if isinstance(key, tuple) else (key,)
     for k in keys:
         if not (k is None or k is Ellipsis or isinstance(k, slice) or _is_index(k)):
@@ -287,7 +335,7 @@ def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, 
     """Return a tensor over the payload that starts at `begin` of `buffer`. Its size and contents have been checked.
 
     Args:
-        header: What the bytes are.
+        header: The header that describes the bytes.
         checksum: The recorded checksum, if the header does not have it.
         buffer: Bytes, or anything that exports them. Not modified.
         begin: Position of the payload.
@@ -295,6 +343,9 @@ def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, 
 
     Raises:
         BufferError: A copy is needed and `copy` is False.
+
+    Memory:
+        Borrows `buffer` and keeps it alive, unless copied.
     """
     size = header.payload_bytes
     if size == 0:
@@ -323,7 +374,7 @@ def from_payload(header: Header, checksum: int | None, buffer: Any, begin: int, 
 
 
 def is_foreign(header: Header) -> bool:
-    """Return True if the payload has to be swapped for this machine."""
+    """Return True if the payload must be swapped for this machine."""
     order = header.byte_order
     return order != NATIVE and order != ByteOrder.UNSPECIFIED and header.dtype.known
 

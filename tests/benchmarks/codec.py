@@ -14,7 +14,7 @@ import torch
 
 import dlpack_wire as dw
 from dlpack_wire.message import codec, reading, writing
-from dlpack_wire.tensor import source
+from dlpack_wire.tensor import capsule, source
 
 from .measure import Row, interleaved, once_each, rate_row, time_row, told_row
 
@@ -60,7 +60,7 @@ def _small() -> Iterator[Row]:
 
 
 def _forget() -> None:
-    codec._PREFIXES.clear()
+    capsule._PLAIN.clear()
     codec._SEEN.clear()
     source.PLAIN_ARRAYS.clear()
     writing.fixed_fields.cache_clear()

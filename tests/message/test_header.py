@@ -139,8 +139,8 @@ def test_padding_that_is_too_long_is_measured_not_read() -> None:
 def test_the_cap_on_headers_counts_neither_padding_nor_data() -> None:
     plain = writing.header_fields(header_of())
     rest = writing.padding_field(16384) + length_delimited(15, bytes(100_000))
-    room = 65536 - len(plain)
-    filler = length_delimited(1000, bytes(room - 5))
+    left = 65536 - len(plain)
+    filler = length_delimited(1000, bytes(left - 5))
     assert len(plain + filler) == 65536
     wire = plain + filler + rest
     assert reading.read(wire, 0, len(wire)).header == header_of()

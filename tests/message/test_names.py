@@ -67,7 +67,7 @@ def test_other_values_are_refused(metadata: dict[Any, Any]) -> None:
         encode_map(3, metadata, LIMIT)
 
 
-def test_text_that_is_no_unicode_is_refused() -> None:
+def test_text_that_is_not_unicode_is_refused() -> None:
     with pytest.raises(EncodeError):
         encode_map(3, {"k": "\ud800"}, LIMIT)
 
@@ -98,8 +98,8 @@ def test_the_cap_is_the_same_for_writer_and_reader() -> None:
         "something behind the value": [text("a", "1") + field(3, b"")],
         "value of no kind": [field(1, b"a") + field(2, b"")],
         "value of an unknown kind": [field(1, b"a") + field(2, field(99, b"x"))],
-        "key is no UTF-8": [text(b"\xff", "1")],
-        "text is no UTF-8": [field(1, b"a") + field(2, field(1, b"\xff"))],
+        "key that is not UTF-8": [text(b"\xff", "1")],
+        "text that is not UTF-8": [field(1, b"a") + field(2, field(1, b"\xff"))],
         "empty entry": [b""],
     }.values(),
     ids=str,

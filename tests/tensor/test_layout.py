@@ -117,13 +117,13 @@ def test_the_payload_goes_from_the_lowest_to_the_highest_byte(
     offset = -min(found) * dtype.itemsize
     if overlap(shape, strides) is not None:
         with pytest.raises(dw.DecodeError, match="strides"):
-            check_layout(dtype, False, shape, strides, offset)
+            check_layout(dtype, shape, strides, offset)
         return
     size = (max(found) - min(found) + 1) * dtype.itemsize
-    assert check_layout(dtype, False, shape, strides, offset) == size
+    assert check_layout(dtype, shape, strides, offset) == size
     for wrong in (offset + 1, offset - 1, offset + dtype.itemsize):
         with pytest.raises(dw.DecodeError, match="byte_offset"):
-            check_layout(dtype, False, shape, strides, wrong)
+            check_layout(dtype, shape, strides, wrong)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_payload_goes_from_the_lowest_to_the_highest_byte(
 )
 def test_compact_sizes(dtype: str, padded: bool, shape: tuple[int, ...], size: int) -> None:
     d = dw.DType(dtype)
-    assert check_layout(d, padded, shape, None, 0) == size
+    assert check_layout(d, shape, padded=padded) == size
     assert compact_bytes(d, padded, int(np.prod(shape, dtype=int))) == size
 
 
@@ -192,15 +192,15 @@ def test_every_rule_names_its_field(
     error: type[dw.WireError],
 ) -> None:
     with pytest.raises(error) as caught:
-        check_layout(dw.DType(dtype), padded, shape, strides, offset, error)
+        check_layout(dw.DType(dtype), shape, strides, offset, padded=padded, error=error)
     assert caught.value.field == field
 
 
 def test_the_largest_sizes_are_exact() -> None:
-    assert check_layout(U1, False, (2**63 - 1,), None, 0) == 2**63 - 1
-    assert check_layout(F4, False, (2**61 - 1,), None, 0) == 2**63 - 4
-    # Packed elements count a byte for each lane: they must have room when they are unpacked.
-    assert check_layout(I4, False, (2**63 - 1,), None, 0) == 2**62
+    assert check_layout(U1, (2**63 - 1,)) == 2**63 - 1
+    assert check_layout(F4, (2**61 - 1,)) == 2**63 - 4
+    # Packed elements count a byte for each lane: they must be addressable when they are unpacked.
+    assert check_layout(I4, (2**63 - 1,)) == 2**62
     with pytest.raises(dw.DecodeError):
-        check_layout(I4, False, (2**63,), None, 0)
-    assert check_layout(U1, False, (2, 2), (2**63 - 3, 1), 0) == 2**63 - 1
+        check_layout(I4, (2**63,))
+    assert check_layout(U1, (2, 2), (2**63 - 3, 1)) == 2**63 - 1
