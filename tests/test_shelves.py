@@ -16,7 +16,6 @@ COVERED_BY = {
     "message/aliases": "file/test_files.py",
     "message/tags": "message/test_header.py",
     "message/writing": "message/test_header.py",
-    "file/contents": "file/test_reader.py",
     "file/sink": "file/test_writer.py",
     "file/tags": "file/test_record.py",
     "service/arrival": "service/test_messages.py",
