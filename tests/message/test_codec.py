@@ -721,6 +721,9 @@ def test_more_than_protobuf_allows_is_refused_with_the_way_round() -> None:
             with pytest.raises(dw.EncodeError, match=r"2147483647.*save") as caught:
                 write(big)
             assert not isinstance(caught.value, dw.UnsupportedTensorError)
+            assert caught.value.limit == 2**31 - 1
+            # device, dtype, shape, checksum, tag and length of the payload
+            assert caught.value.declared == (4 + 8 + 7 + 9 + 6) + 2**31 - 1
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -872,8 +875,9 @@ def test_a_file_read_as_one_message_is_what_was_written(tmp_path: Path) -> None:
 
 
 def test_more_than_a_message_is_refused_by_its_size() -> None:
-    with pytest.raises(dw.LimitError, match="2147483647"):
+    with pytest.raises(dw.LimitError, match="2147483647") as caught:
         dw.decode(np.zeros(2**31, np.uint8))
+    assert (caught.value.declared, caught.value.limit) == (2**31, 2**31 - 1)
 
 
 @pytest.mark.parametrize("kind", [np.matrix, np.memmap])

@@ -106,6 +106,75 @@ def test_any_order_of_fields_means_the_same(order: list[int]) -> None:
     assert found.data_end - found.data_begin == 24
 
 
+def test_a_sum_follows_the_other_fields_as_a_standard_serializer_writes_it() -> None:
+    header = header_of(shape=(2, 3), strides=(1, 2))
+    assert writing.summed_fields(header) == writing.header_fields(header)
+    for checksum in (0, 1, 2**64 - 1):
+        written = writing.summed_fields(header.with_checksum(checksum))
+        message = dlpack_pb2.DLTensor.FromString(writing.header_fields(header))
+        message.data_xxh3_64 = checksum
+        assert written == message.SerializeToString()
+
+
+def test_another_checksum_changes_nothing_else() -> None:
+    for header in HEADERS:
+        summed = header.with_checksum(5)
+        assert summed == header._replace(checksum=5)
+        assert type(summed) is dw.Header
+        assert summed.with_checksum(None) == header
+
+
+def test_plain_headers_are_those_of_compact_tensors() -> None:
+    for shape in ((), (2, 3), (0, 4)):
+        plain = dw.Header.plain(dw.DType("float32"), shape, dw.ByteOrder.BIG, dw.Device(3, 1))
+        assert plain == header_of(shape=shape, byte_order=2, device=dw.Device(3, 1))
+    with pytest.raises(dw.EncodeError, match="shape"):
+        dw.Header.plain(dw.DType("float32"), (2**61,), dw.ByteOrder.LITTLE, dw.Device(1, 0))
+
+
+def test_flags_are_written_for_padded_elements_only() -> None:
+    for header, flags in ((header_of(), 0), (header_of(dtype=dw.DType("int4"), flags=4), 4)):
+        assert dlpack_pb2.DLTensor.FromString(writing.header_fields(header)).flags == flags
+
+
+@pytest.mark.parametrize("shape", [(127,), (128,), (127, 128), (1,) * 64, (2**40,)], ids=str)
+def test_shapes_around_a_varint_of_two_bytes(shape: tuple[int, ...]) -> None:
+    header = header_of(dtype=dw.DType("uint8"), shape=shape, byte_order=0)
+    wire = writing.header_fields(header)
+    assert dlpack_pb2.DLTensor.FromString(wire).SerializeToString() == wire
+    assert reading.read(wire, 0, len(wire)).header == header
+
+
+@pytest.mark.parametrize("size", [1, 126, 127, 128, 16384])
+def test_padding_is_written_as_a_standard_serializer_writes_it(size: int) -> None:
+    assert writing.padding_field(size) == dlpack_pb2.DLTensor(padding=bytes(size)).SerializeToString()
+
+
+def test_a_header_without_a_type_is_refused_by_both_readers() -> None:
+    message = dlpack_pb2.DLTensor(shape=[3])
+    wire = b"\0" + message.SerializeToString()
+    with pytest.raises(dw.DecodeError, match="missing") as caught:
+        reading.from_message(message)
+    assert caught.value.field == "dtype"
+    with pytest.raises(dw.DecodeError, match="missing") as caught:
+        reading.read(wire, 1, len(wire))
+    assert (caught.value.field, caught.value.offset) == ("dtype", 1)
+
+
+@pytest.mark.parametrize("byte_order", [-1, 3, 2**31 - 1])
+def test_a_byte_order_that_does_not_exist_is_refused(byte_order: int) -> None:
+    with pytest.raises(dw.DecodeError, match="neither") as caught:
+        header_of(byte_order=byte_order)
+    assert caught.value.field == "byte_order"
+
+
+def test_the_byte_order_is_needed_exactly_where_a_part_has_several_bytes() -> None:
+    with pytest.raises(dw.DecodeError, match="not stated") as caught:
+        header_of(byte_order=0)
+    assert caught.value.field == "byte_order"
+    assert header_of(dtype=dw.DType("uint8"), byte_order=2).byte_order == dw.ByteOrder.UNSPECIFIED
+
+
 def test_flags_that_are_not_the_tensors_are_dropped() -> None:
     assert header_of(flags=3 | 1 << 60).flags == 0
     assert header_of(dtype=dw.DType("int4"), flags=7).flags == 4
@@ -126,6 +195,40 @@ def test_a_header_says_how_many_bytes_its_payload_has() -> None:
 def test_padding_of_zeros_is_ignored(size: int) -> None:
     wire = writing.header_fields(header_of()) + writing.padding_field(size)
     assert reading.read(wire, 0, len(wire)).header == header_of()
+
+
+def test_padding_that_is_not_zero_is_refused() -> None:
+    for padding in (b"\1", b"\0" * 16383 + b"\1"):
+        wire = writing.header_fields(header_of()) + length_delimited(14, padding)
+        with pytest.raises(dw.DecodeError, match="zero") as caught:
+            reading.read(wire, 0, len(wire))
+        assert caught.value.field == "padding"
+
+
+def test_a_field_longer_than_a_header_may_be_is_refused_before_it_is_read() -> None:
+    plain = writing.header_fields(header_of())
+    for number in (5, 1000):
+        wire = plain + length_delimited(number, bytes(65537))
+        with pytest.raises(dw.LimitError) as caught:
+            reading.read(wire, 0, len(wire))
+        assert (caught.value.declared, caught.value.limit, caught.value.offset) == (65537, 65536, len(plain))
+    # With its tag and length, a field of just the cap is over it too.
+    wire = plain + length_delimited(1000, bytes(65536))
+    with pytest.raises(dw.LimitError) as caught:
+        reading.read(wire, 0, len(wire))
+    assert caught.value.declared == len(wire)
+
+
+def test_cut_fields_say_what_they_need_and_have() -> None:
+    for wire, needed, available in (
+        (b"\x2a\x05abc", 5, 3),
+        (b"\x7a\x05", 5, 0),
+        (b"\x49\0\0\0", 8, 3),
+        (b"\x72\xac\x02\0", 300, 1),
+    ):
+        with pytest.raises(dw.TruncatedError) as caught:
+            reading.read(wire, 0, len(wire))
+        assert (caught.value.needed, caught.value.available, caught.value.offset) == (needed, available, 0)
 
 
 def test_padding_that_is_too_long_is_measured_not_read() -> None:

@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 
 from dlpack_wire import DecodeError, EncodeError, LimitError
 from dlpack_wire.message.names import (
+    MAX_ALIASES,
     MAX_NAME_BYTES,
+    MAX_NAMES_BYTES,
     check_encodings,
     decode_map,
     decode_name,
     encode_map,
     encode_name,
+    names_block,
+    names_too_large,
+    split_names,
 )
 from dlpack_wire.v1 import tensor_file_pb2
 
@@ -137,6 +142,98 @@ def test_names_that_arrive_and_break_a_rule_are_refused_alone_and_among_many(enc
         decode_name(encoded)
     with pytest.raises(DecodeError):
         check_encodings([b"fine", encoded, b"also fine"])
+
+
+def test_caps_that_are_exceeded_are_told_with_both_numbers() -> None:
+    long = "a" * (MAX_NAME_BYTES + 1)
+    fitting = MAX_NAMES_BYTES - len(names_block("a", ["b"], {"k": bytes(2**19)})) + 2**19
+    cases: list[tuple[Any, int, int]] = [
+        (lambda: encode_name(long), MAX_NAME_BYTES + 1, MAX_NAME_BYTES),
+        (lambda: decode_name(long.encode()), MAX_NAME_BYTES + 1, MAX_NAME_BYTES),
+        (lambda: check_encodings([long.encode()]), MAX_NAME_BYTES + 1, MAX_NAME_BYTES),
+        (lambda: encode_map(3, {"k": bytes(90)}, 98), 99, 98),
+        (lambda: names_block("a", map_of(MAX_ALIASES + 1)), MAX_ALIASES + 1, MAX_ALIASES),
+        (lambda: split_names(crowded(MAX_ALIASES + 1)), MAX_ALIASES + 1, MAX_ALIASES),
+        (lambda: names_block("a", ["b"], {"k": bytes(fitting + 1)}), MAX_NAMES_BYTES + 1, MAX_NAMES_BYTES),
+    ]
+    for refused, declared, limit in cases:
+        with pytest.raises((EncodeError, LimitError), match=f"{declared}.*at most {limit}") as caught:
+            refused()
+        assert (caught.value.declared, caught.value.limit) == (declared, limit)
+    error = names_too_large(MAX_NAMES_BYTES + 1, 7)
+    assert (error.declared, error.limit, error.offset) == (MAX_NAMES_BYTES + 1, MAX_NAMES_BYTES, 7)
+    names_block("a", ["b"], {"k": bytes(fitting)})
+
+
+def map_of(count: int) -> list[str]:
+    """That many different names."""
+    return [f"alias {i}" for i in range(count)]
+
+
+def crowded(count: int) -> bytes:
+    """A block with that many aliases."""
+    return field(1, b"a") + b"".join(field(2, alias.encode()) for alias in map_of(count))
+
+
+# --- blocks of names --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "a"])
+@pytest.mark.parametrize("aliases", [[], ["b"], ["b", "c"], map_of(MAX_ALIASES)], ids=len)
+@pytest.mark.parametrize("metadata", [None, {}, {"k": 1, "j": "x"}])
+def test_blocks_are_protobufs_and_read_back(name: str, aliases: list[str], metadata: Any) -> None:
+    block = names_block(name, aliases, metadata, allow_empty=True)
+    record = tensor_file_pb2.TensorRecord.FromString(block)
+    assert record.SerializeToString(deterministic=True) == block
+    assert (record.name, list(record.aliases)) == (name, aliases)
+    if name or not aliases:
+        names, rest = split_names(block)
+        assert names == [name, *aliases]
+        assert decode_map(rest, LIMIT) == (metadata or {})
+
+
+@pytest.mark.parametrize("aliases", [["a"], ["b", "b"], ["b", "c", "b"]], ids=str)
+def test_doubled_names_are_refused(aliases: list[str]) -> None:
+    with pytest.raises(EncodeError, match="duplicate") as caught:
+        names_block("a", aliases)
+    assert caught.value.tensor == "a"
+    block = field(1, b"a") + b"".join(field(2, alias.encode()) for alias in aliases)
+    with pytest.raises(DecodeError, match="duplicate"):
+        split_names(block)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (field(1, b""), "left out"),
+        (field(1, b"a") + field(2, b""), "left out"),
+        (field(2, b"a"), "empty"),
+        (field(1, b"a\0"), "NUL"),
+        (field(1, b"\xff"), "UTF-8"),
+    ],
+    ids=str,
+)
+def test_blocks_that_no_writer_makes_are_refused(block: bytes, said: str) -> None:
+    with pytest.raises(DecodeError, match=said) as caught:
+        split_names(block)
+    assert caught.value.field == "name"
+
+
+def test_faults_of_metadata_name_the_tensor() -> None:
+    with pytest.raises(EncodeError, match=r"tensor 'a'.*metadata") as caught:
+        names_block("a", [], {"k": None})  # type: ignore[dict-item]
+    assert (caught.value.tensor, caught.value.field) == ("a", "metadata")
+
+
+def test_metadata_must_be_a_mapping() -> None:
+    with pytest.raises(EncodeError, match="mapping"):
+        encode_map(3, [("a", 1)], LIMIT)  # type: ignore[arg-type]
+    assert encode_map(3, None, 0) == encode_map(3, {}, 0) == b""
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1])
+def test_the_largest_numbers_come_back(number: int) -> None:
+    assert decode_map(encode_map(3, {"k": number}, LIMIT), LIMIT) == {"k": number}
 
 
 def test_many_good_names_pass() -> None:

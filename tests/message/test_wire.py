@@ -12,6 +12,7 @@ from dlpack_wire.message.wire import (
     FIXED32,
     FIXED64,
     LEN,
+    MAX_MESSAGE_BYTES,
     VARINT,
     length_delimited,
     read_field,
@@ -65,7 +66,7 @@ def test_a_cut_varint_is_truncated(value: int) -> None:
         for content in (written[:size], written):
             with pytest.raises(TruncatedError) as caught:
                 read_varint(content, 0, size)
-            assert caught.value.needed > caught.value.available
+            assert (caught.value.needed, caught.value.available) == (size + 1, size)
 
 
 @pytest.mark.parametrize("written", ["8000", "808000", "ff00", "818080808000", "80" * 9 + "00"])
@@ -84,6 +85,14 @@ def test_a_varint_of_11_bytes_is_refused() -> None:
     for last in (b"\0", b"\1"):
         with pytest.raises(DecodeError, match="10 bytes"):
             read_varint(b"\x80" * 10 + last, 0, 11)
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, 2**29 - 1])
+@pytest.mark.parametrize("size", [0, 127, 128, 2**14 - 1, 2**14])
+def test_length_delimited_fields_are_protobufs(number: int, size: int) -> None:
+    content = bytes(size)
+    tag = encoder.TagBytes(number, LEN)
+    assert length_delimited(number, content) == tag + encoder._VarintBytes(size) + content
 
 
 @given(st.integers(1, 2**29 - 1), st.binary(max_size=300))
@@ -120,6 +129,8 @@ def test_a_cut_field_is_truncated(field: str) -> None:
         "88000100",  # tag longer than it needs to be
         "0a8000",  # length longer than it needs to be
         "ff" * 10 + "01",
+        "8a" + "80" * 8 + "02" + "00",  # tag of field 1, and a bit above the 64 that parsers keep
+        "0a" + "81" + "80" * 8 + "02" + "00",  # length 1, and such a bit
     ],
 )
 def test_what_parsers_read_differently_is_refused(field: str) -> None:
@@ -127,6 +138,23 @@ def test_what_parsers_read_differently_is_refused(field: str) -> None:
     with pytest.raises(DecodeError) as caught:
         read_field(content, 0, len(content))
     assert not isinstance(caught.value, TruncatedError)
+
+
+def test_a_cut_field_says_what_it_needs_and_has() -> None:
+    with pytest.raises(TruncatedError, match=r"^field 2 needs 9 bytes, has 3") as caught:
+        read_field(b"\x08\x01\x12\x09abc", 2, 7)
+    assert (caught.value.needed, caught.value.available, caught.value.offset) == (9, 3, 2)
+
+
+@pytest.mark.parametrize(("field", "said"), [("0c00", "field 1 has wire type 4"), ("02", "field number 0")])
+def test_a_refused_field_is_named(field: str, said: str) -> None:
+    with pytest.raises(DecodeError, match=said) as caught:
+        read_field(b"\0\0" + bytes.fromhex(field), 2, 2 + len(field) // 2)
+    assert caught.value.offset == 2
+
+
+def test_the_largest_message_is_protobufs() -> None:
+    assert MAX_MESSAGE_BYTES == 2147483647
 
 
 @given(st.binary(max_size=30))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 import weakref
 from typing import Any
@@ -26,11 +27,13 @@ from hand_built_capsules import (
     int64s,
     managed_of,
     name_of,
+    tabled,
     tensor_of,
 )
 from strategies import NATIVE_DTYPES, ORDERS, lay_out, logical_bytes
 
 import dlpack_wire as dw
+from dlpack_wire.tensor.capsule import borrow, borrow_writable
 from dlpack_wire.tensor.dtype import table
 from dlpack_wire.v1 import dlpack_pb2
 
@@ -199,10 +202,134 @@ def test_no_producer_at_all(x: Any) -> None:
         dw.encode(x)
 
 
+REMEDIES = {
+    "number": (7, "numpy.asarray"),
+    "list": ([1.0], "numpy.asarray"),
+    "array": (array.array("f", [1]), "numpy.asarray"),
+    "memoryview": (memoryview(b"a"), "numpy.asarray"),
+    "mapping": ({"a": 1}, "flatten"),
+    "None": (None, "metadata"),
+    "text": ("a", "metadata"),
+    "bytes": (b"a", "metadata"),
+    "model": (type("Model", (), {"state_dict": None})(), "state_dict"),
+    "frame": (type("Frame", (), {"to_numpy": None})(), "to_numpy"),
+    "object": (object(), "neither __dlpack__ nor to_dlpack"),
+}
+
+
+@pytest.mark.parametrize(("x", "remedy"), REMEDIES.values(), ids=REMEDIES.keys())
+def test_refusals_name_the_type_and_a_remedy(x: Any, remedy: str) -> None:
+    with pytest.raises(dw.UnsupportedTensorError, match=remedy) as caught:
+        borrow(x)
+    kind = type(x)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    assert str(caught.value).startswith(f"{name} is not a tensor: ")
+
+
+def test_a_masked_array_is_refused() -> None:
+    with pytest.raises(dw.UnsupportedTensorError, match="mask"):
+        borrow(np.ma.array([1, 2], mask=[0, 1]))
+
+
+@BOTH
+@pytest.mark.parametrize("ndim", [-(2**31), -1, 65, 2**31 - 1])
+def test_impossible_numbers_of_dimensions_are_refused_with_the_number(ndim: int, versioned: bool) -> None:
+    for x in (floats(ndim=ndim, versioned=versioned).capsule, tabled(lambda: floats(ndim=ndim))):
+        with pytest.raises(dw.EncodeError, match="dimensions") as caught:
+            dw.encode(x)
+        assert (caught.value.field, caught.value.declared, caught.value.limit) == ("shape", ndim, 64)
+
+
+def test_the_most_dimensions_there_may_be() -> None:
+    for make in (lambda: floats(1, shape=(1,) * 64), lambda: floats(1, shape=(1,) * 64, strides=(1,) * 64)):
+        for x in (make().capsule, tabled(make)):
+            assert dw.decode(dw.encode(x)).shape == (1,) * 64
+
+
+def test_a_missing_shape_is_refused() -> None:
+    for x in (floats(shape=None, ndim=2).capsule, tabled(lambda: floats(shape=None, ndim=2))):
+        with pytest.raises(dw.EncodeError, match="NULL for 2 dimensions") as caught:
+            dw.encode(x)
+        assert caught.value.field == "shape"
+
+
+def test_missing_memory_is_refused() -> None:
+    for x in (Handmade(0, shape=(6,)).capsule, tabled(lambda: Handmade(0, shape=(6,), byte_offset=8))):
+        with pytest.raises(dw.EncodeError, match="NULL for 24 bytes") as caught:
+            dw.encode(x)
+        assert caught.value.field == "data"
+
+
 def test_a_class_is_no_producer() -> None:
     """It has `__dlpack__`, but as a function of its instances."""
     with pytest.raises(dw.UnsupportedTensorError):
         dw.encode(Producer)
+
+
+# --- memory to write into ---------------------------------------------------------------------------------------------
+
+
+def test_writing_reaches_the_tensor_itself() -> None:
+    a = np.zeros(6, "f4")
+    made = floats()
+    through_table = tabled(floats)
+    for x, memory in (
+        (a, a.view("u1")),
+        (Producer(lambda: made), made.memory),
+        (through_table, through_table.lent.memory),  # type: ignore[attr-defined]
+    ):
+        with borrow_writable(x) as borrowed:
+            borrowed.array.view("u1")[4:8] = 255
+        assert memory is not None
+        assert memory[4:8].tolist() == [255] * 4
+
+
+def test_torch_memory_is_written_into() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(6, dtype=torch.int32)
+    with borrow_writable(x) as borrowed:
+        borrowed.array[:] = 7
+    assert x.tolist() == [7] * 6
+    lazy = torch.zeros(3, dtype=torch.complex64).conj()
+    with pytest.raises(dw.UnsupportedTensorError, match="lazy"):
+        borrow_writable(lazy)
+
+
+def _read_only_array() -> np.ndarray[Any, Any]:
+    a = np.zeros(6, "f4")
+    a.flags.writeable = False
+    return a
+
+
+NOT_WRITABLE = {
+    "read-only array": (_read_only_array, "read-only"),
+    "read-only capsule": (lambda: Producer(lambda: floats(flags=READ_ONLY)), "for writing"),
+    "copy": (lambda: Producer(lambda: floats(flags=2)), "for writing"),
+    "legacy capsule": (lambda: Producer(lambda: floats(versioned=False)), "for writing"),
+    "capsule that nobody frees": (lambda: Producer(lambda: floats(destructor=False)), "cannot be written into"),
+    "capsule of another kind": (lambda: Producer(lambda: floats(name=b"other")), "cannot be written into"),
+    "producer without a capsule": (lambda: type("Odd", (), {"__dlpack__": lambda self, **_: 7})(), "7"),
+    "device memory": (lambda: Producer(lambda: Handmade(0x10, shape=(6,), device=CUDA), CUDA), "cuda:0"),
+    "object": (object, "is not a tensor"),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), NOT_WRITABLE.values(), ids=NOT_WRITABLE.keys())
+def test_memory_that_may_not_be_written_into_is_refused(make: Any, said: str) -> None:
+    with pytest.raises(dw.UnsupportedTensorError, match=said):
+        borrow_writable(make())
+
+
+def test_borrowed_memory_is_read_only_unless_it_was_asked_for() -> None:
+    for x in (floats().capsule, Producer(floats), tabled(floats)):
+        with borrow(x) as borrowed:
+            assert not borrowed.array.flags.writeable
+
+
+def test_only_memory_out_of_a_capsule_goes_with_its_release() -> None:
+    for x, lasting in ((np.zeros(3), True), (floats().capsule, False), (Producer(floats), False)):
+        with borrow(x) as borrowed:
+            assert borrowed.lasting is lasting
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

@@ -162,6 +162,14 @@ def test_the_exchange_table_is_used() -> None:
     assert (x.table_calls, x.asked) == (2, [])  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(("bits", "asked"), [(4, 1), (7, 1), (8, 0), (64, 0)])
+def test_types_that_may_be_padded_are_asked_for_by_the_protocol(bits: int, asked: int) -> None:
+    """The table's tensor has no flags, which would say so."""
+    x = tabled(lambda: Handmade(bytes(64), code=1, bits=bits, shape=(8,)))
+    assert dw.to_proto(x).dtype.bits == bits
+    assert len(x.asked) == asked
+
+
 @pytest.mark.parametrize("fields", [{"version": (2, 0)}, {"function": False}], ids=str)
 def test_tables_of_no_use_are_passed_over(fields: dict[str, Any]) -> None:
     x = tabled(floats, **fields)

@@ -196,6 +196,25 @@ def test_every_rule_names_its_field(
     assert caught.value.field == field
 
 
+def test_the_widest_element_fills_a_message() -> None:
+    widest = 8 * (2**31 - 1)
+    assert check_layout(dw.DType(200, widest), (1,)) == 2**31 - 1
+    with pytest.raises(dw.DecodeError, match="bytes") as caught:
+        check_layout(dw.DType(200, widest + 8), (0,))
+    assert caught.value.field == "dtype"
+
+
+def test_the_most_dimensions() -> None:
+    assert MAX_NDIM == 64
+    assert check_layout(U1, (1,) * MAX_NDIM) == 1
+
+
+def test_the_farthest_strides_are_exact() -> None:
+    assert check_layout(U1, (2,), (2**63 - 2,)) == 2**63 - 1
+    with pytest.raises(dw.DecodeError, match="spans"):
+        check_layout(U1, (2,), (2**63 - 1,))
+
+
 def test_the_largest_sizes_are_exact() -> None:
     assert check_layout(U1, (2**63 - 1,)) == 2**63 - 1
     assert check_layout(F4, (2**61 - 1,)) == 2**63 - 4
