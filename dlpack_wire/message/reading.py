@@ -72,6 +72,7 @@ def read(buffer: Buffer, pos: int, end: int) -> Parsed:
     begin = pos
     header_bytes = 0
     data_begin = data_end = padding_begin = padding_end = sum_begin = end
+    # Parsers merge a sub-message that stands several times, but each part must be whole by itself.
     dtype_parts: list[bytes] = []
     device_parts: list[bytes] = []
     version_parts: list[bytes] = []
@@ -95,6 +96,7 @@ def read(buffer: Buffer, pos: int, end: int) -> Parsed:
             after = content + size
             if after > end:
                 raise field_cut(tag >> 3, size, end - content, pos)
+            # Payload and padding are only located, and do not count towards the header's cap. The last of each wins.
             if tag == _DATA:
                 data_begin, data_end = content, after
                 pos = after
@@ -104,7 +106,7 @@ def read(buffer: Buffer, pos: int, end: int) -> Parsed:
                 pos = after
                 continue
             if size > MAX_HEADER_BYTES:
-                raise header_too_large(size, pos)
+                raise header_too_large(size, pos)  # before anything of it is copied or parsed
             if tag == _SHAPE:
                 _read_packed(buffer, content, after, shape)
             elif tag == _DTYPE:
@@ -145,6 +147,7 @@ def read(buffer: Buffer, pos: int, end: int) -> Parsed:
     if not dtype_parts:
         raise DecodeError("missing", field="dtype", offset=begin)
     if padding_end > padding_begin:
+        # One byte over the cap is enough to refuse it: padding may claim the whole message.
         check_padding(buffer[padding_begin : min(padding_end, padding_begin + MAX_PADDING_BYTES + 1)])
     dtype = _DTYPES.get(dtype_parts[0]) if len(dtype_parts) == 1 else None
     if dtype is None:

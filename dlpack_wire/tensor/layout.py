@@ -72,8 +72,6 @@ def canonical_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int
                 plain = False
                 break
             step *= n
-        elif n == 0:
-            return None
     if plain or 0 in shape:
         return None
     return tuple(s if n > 1 else 1 for n, s in zip(shape, strides, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import types
 import weakref
 from typing import Any
 
@@ -386,6 +387,29 @@ def test_the_ways_of_libraries_without_the_protocol_are_tried() -> None:
         t = dw.decode(dw.encode(kind(lambda: Handmade(0x10, shape=(6,), device=CUDA), CUDA)))
         assert t.numpy().tolist() == [0, 1, 2, 3, 4, 5]
         assert t.header.device == CUDA
+
+
+def test_a_fetched_object_that_is_no_producer_is_passed_over() -> None:
+    class Odd(StubbornProducer):
+        def cpu(self) -> Any:
+            return [1, 2]
+
+        def get(self) -> Any:
+            return np.arange(6, dtype="f4")
+
+    t = dw.decode(dw.encode(Odd(lambda: Handmade(0x10, shape=(6,), device=CUDA), CUDA)))
+    assert t.numpy().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_tensors_of_tensorflow_without_numbers_are_refused_before_they_are_exported() -> None:
+    class Strings(Producer):
+        dtype = types.SimpleNamespace(name="string")
+
+    Strings.__module__ = "tensorflow.python"
+    strings = Strings(floats)
+    with pytest.raises(dw.UnsupportedTensorError, match="holds no numbers"):
+        dw.encode(strings)
+    assert strings.asked == []
 
 
 # --- lending ----------------------------------------------------------------------------------------------------------

@@ -150,6 +150,28 @@ def test_compact_sizes(dtype: str, padded: bool, shape: tuple[int, ...], size: i
     assert compact_bytes(d, padded, int(np.prod(shape, dtype=int))) == size
 
 
+def test_strides_of_axes_of_size_1_do_not_make_a_block_less_dense() -> None:
+    for odd in (0, 1, -7, 99):
+        assert is_dense((2, 1, 3), (3, odd, 1))
+        assert is_dense((3, 1), (1, odd))
+
+
+def test_an_overlap_says_how_far_a_stride_has_to_step() -> None:
+    assert overlap((3, 4), (3, 1)) == "a stride of 3 elements does not step over the 4 that smaller strides reach"
+    assert overlap((2,), (0,)) == "a stride of 0 elements does not step over the 1 that smaller strides reach"
+    assert overlap((3, 4), (-4, 1)) is None
+
+
+def test_strides_of_empty_tensors_reach_nothing() -> None:
+    for strides in ((0, 0), (-5, 7), (2**63, 1)):
+        assert check_layout(U1, (0, 3), strides) == 0
+
+
+def test_padded_elements_take_a_byte_each_with_strides_too() -> None:
+    assert check_layout(I4, (3, 2), (1, 3), padded=True) == 6
+    assert check_layout(I4, (3, 2), (-1, 3), 2, padded=True) == 6
+
+
 def test_packed_is_what_shares_bytes() -> None:
     assert is_packed(I4, False)
     assert not is_packed(I4, True)
@@ -222,4 +244,8 @@ def test_the_largest_sizes_are_exact() -> None:
     assert check_layout(I4, (2**63 - 1,)) == 2**62
     with pytest.raises(dw.DecodeError):
         check_layout(I4, (2**63,))
+    lanes = dw.DType("int4x3")
+    assert check_layout(lanes, (2**61,)) == 3 * 2**60
+    with pytest.raises(dw.DecodeError):
+        check_layout(lanes, (2**62,))
     assert check_layout(U1, (2, 2), (2**63 - 3, 1)) == 2**63 - 1
