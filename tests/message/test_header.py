@@ -132,6 +132,23 @@ def test_plain_headers_are_those_of_compact_tensors() -> None:
         dw.Header.plain(dw.DType("float32"), (2**61,), dw.ByteOrder.LITTLE, dw.Device(1, 0))
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "canonical"),
+    [
+        ((2, 3), (3, 1), None),
+        ((1, 3), (99, 1), None),
+        ((2, 1, 3), (1, 99, 2), (1, 1, 2)),
+        ((3, 0), (0, 99), None),
+        ((2, 3), (1, 2), (1, 2)),
+    ],
+)
+def test_strides_that_arrive_are_made_canonical(shape: Any, strides: Any, canonical: Any) -> None:
+    message = dlpack_pb2.DLTensor(dtype={"code": 2, "bits": 32, "lanes": 1}, byte_order=1, shape=shape, strides=strides)
+    wire = message.SerializeToString()
+    for header in (reading.from_message(message), reading.read(wire, 0, len(wire)).header):
+        assert header.strides == canonical
+
+
 def test_flags_are_written_for_padded_elements_only() -> None:
     for header, flags in ((header_of(), 0), (header_of(dtype=dw.DType("int4"), flags=4), 4)):
         assert dlpack_pb2.DLTensor.FromString(writing.header_fields(header)).flags == flags

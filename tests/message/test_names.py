@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from dlpack_wire import DecodeError, EncodeError, LimitError
 from dlpack_wire.message.names import (
     MAX_ALIASES,
+    MAX_FILE_METADATA_BYTES,
     MAX_NAME_BYTES,
     MAX_NAMES_BYTES,
+    MAX_RECORD_BYTES,
     check_encodings,
     decode_map,
     decode_name,
@@ -142,6 +144,36 @@ def test_names_that_arrive_and_break_a_rule_are_refused_alone_and_among_many(enc
         decode_name(encoded)
     with pytest.raises(DecodeError):
         check_encodings([b"fine", encoded, b"also fine"])
+
+
+def test_caps_are_those_of_the_contract() -> None:
+    assert (MAX_NAME_BYTES, MAX_ALIASES) == (4096, 64)
+    assert (MAX_RECORD_BYTES, MAX_NAMES_BYTES) == (1048576, 1048567)
+    assert MAX_FILE_METADATA_BYTES == 16777216
+
+
+def test_the_longest_name_with_nul_is_refused_for_its_nul() -> None:
+    longest = "a" * (MAX_NAME_BYTES - 1) + "\0"
+    for refused in (lambda: encode_name(longest), lambda: decode_name(longest.encode())):
+        with pytest.raises((EncodeError, DecodeError), match="NUL"):
+            refused()
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**70])
+def test_numbers_beyond_64_bits_are_refused_with_the_reason(number: int) -> None:
+    with pytest.raises(EncodeError, match=f"'k': {number} does not fit 64 bits"):
+        encode_map(3, {"k": number}, LIMIT)
+
+
+@pytest.mark.parametrize("entry", [field(1, b"a"), field(2, b""), field(1, b"a") + field(2, b"") + field(3, b"")])
+def test_an_entry_is_a_key_and_a_value(entry: bytes) -> None:
+    with pytest.raises(DecodeError, match="a key and a value") as caught:
+        decode_map(text_entry() + field(3, entry), LIMIT)
+    assert caught.value.offset == len(text_entry())
+
+
+def text_entry() -> bytes:
+    return encode_map(3, {"": 1}, LIMIT)
 
 
 def test_caps_that_are_exceeded_are_told_with_both_numbers() -> None:

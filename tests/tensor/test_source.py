@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hand_built_capsules import floats, name_of
@@ -13,7 +14,7 @@ from strategies import arrays, lay_out
 
 import dlpack_wire as dw
 from dlpack_wire.tensor.checksum import xxh3
-from dlpack_wire.tensor.source import Source
+from dlpack_wire.tensor.source import Source, plain_array
 
 
 @given(arrays(), st.sampled_from([1, 3, 16, 100, 1 << 20]), st.sampled_from(["keep", "compact"]))
@@ -48,6 +49,22 @@ def test_dense_memory_is_not_copied(order: str) -> None:
         whole = source.buffer()
         assert whole is not None
         assert np.shares_memory(np.frombuffer(whole, "u1"), a)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f4", ">f4", "?", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2], ids=str)
+@pytest.mark.parametrize("order", ["c", "fortran", "sliced"])
+def test_plain_arrays_are_those_whose_memory_is_the_payload(dtype: Any, order: str) -> None:
+    for shape in ((), (3, 4), (0, 4)):
+        a = lay_out(np.dtype(dtype), shape, order)
+        plain = plain_array(a)
+        is_plain = a.flags.c_contiguous and a.size > 0 and dtype != "?"
+        assert (plain is not None) == is_plain
+        if plain is not None:
+            assert plain is plain_array(a)
+            with Source(a) as source:
+                assert plain.header == source.header
+                assert b"".join([plain.payload(a)]) == source.buffer()
+            assert plain.payload_bytes == a.nbytes
 
 
 def test_the_memory_is_held_until_close() -> None:
