@@ -1,17 +1,28 @@
-"""Zip archives of tensors: members that are stored as they are lie in the file's mapping."""
+"""Zip archives of tensors: members that are stored as they are lie in the file's mapping.
+
+Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7 for the header in front of each member. The
+directory is parsed by Python's `zipfile`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import zipfile
 import zlib
-from typing import cast
+from collections.abc import Iterator
+from typing import Any, cast
 
-from ..errors import DecodeError
-from ..file.storage import MemoryBytes, Storage
+from ..errors import ChecksumError, DecodeError, LimitError
+from ..file.storage import Storage
+from ..tensor.memory import Buffer
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
+"""Header in front of a member: its signature, and the sizes of its name and of extra fields."""
+
+_PIECE_BYTES = 1 << 20
+"""Bytes that are decompressed at a time: bounds what an announced size can make the decompressor allocate."""
 
 
 class Archive:
@@ -21,55 +32,115 @@ class Archive:
         """Read the directory.
 
         Raises:
-            DecodeError: It is no zip archive, or has a member twice.
+            DecodeError: The bytes are not a zip archive, or two members have the same name.
         """
         self._source = source
-        try:
+        with _refusing("not a zip archive"):
             self._file = zipfile.ZipFile(_Raw(source))
-        except (zipfile.BadZipFile, OSError, ValueError, struct.error) as error:
-            raise DecodeError(f"not a zip archive: {error}") from None
-        self._members = {info.filename: info for info in self._file.infolist() if not info.is_dir()}
-        if len(self._members) != sum(not info.is_dir() for info in self._file.infolist()):
+        # Not `is_dir`, which fails for a member without a name.
+        members = [info for info in self._file.infolist() if not info.filename.endswith("/")]
+        self._members = {info.filename: info for info in members}
+        if len(self._members) != len(members):
             raise DecodeError("two members of the archive have the same name")
 
     def members(self) -> list[str]:
-        """Names of all members, in the order of the directory."""
+        """Return the names of all members, in the order of the directory."""
         return list(self._members)
 
     def read(self, member: str, limit: int) -> bytes:
-        """Return a small member.
+        """Return the bytes of a small member.
 
         Raises:
-            DecodeError: There is none, it is damaged, or larger than `limit`.
+            DecodeError: The member is missing or damaged.
+            LimitError: The member is larger than `limit`.
         """
-        source, begin, size = self.content(member, limit)
+        size = self._info(member).file_size
+        if size > limit:
+            raise LimitError(f"{member!r} has {size} bytes; at most {limit} are read", declared=size, limit=limit)
+        source, begin, size = self.content(member)
         return bytes(source.read(begin, begin + size))
 
-    def content(self, member: str, limit: int | None = None) -> tuple[Storage, int, int]:
-        """Where the bytes of a member lie: (source, position, size).
+    def content(self, member: str) -> tuple[Storage, int, int]:
+        """Return the storage in which the bytes of a member lie, their position in it, and their number.
 
         Raises:
-            DecodeError: There is none, it is damaged, or larger than `limit`.
+            DecodeError: The member is missing, or lies outside the archive.
         """
-        info = self._members.get(member)
-        if info is None:
-            raise DecodeError(f"the archive has no {member!r}")
-        if limit is not None and info.file_size > limit:
-            raise DecodeError(f"{member!r} has {info.file_size} bytes; at most {limit} are read")
+        info = self._info(member)
         if info.compress_type != zipfile.ZIP_STORED:
-            try:
-                content = self._file.read(info)
-            except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, OSError) as error:
-                raise DecodeError(f"{member!r} cannot be decompressed: {error}") from None
-            return MemoryBytes(bytearray(content)), 0, len(content)
+            return _CompressedBytes(self._file, info), 0, info.file_size
         begin = info.header_offset + _LOCAL_HEADER.size
-        if begin > self._source.size:
+        if info.header_offset < 0 or begin > self._source.size:
             raise DecodeError(f"{member!r} lies outside the archive")
         signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(self._source.read(info.header_offset, begin))
         begin += name_bytes + extra_bytes
         if signature != b"PK\x03\x04" or begin + info.file_size > self._source.size:
             raise DecodeError(f"{member!r} lies outside the archive")
         return self._source, begin, info.file_size
+
+    def check_sum(self, member: str) -> None:
+        """Check the CRC-32 of a member that is stored as it is; decompressing a member checks it anyway.
+
+        Raises:
+            ChecksumError: The bytes do not match it.
+            DecodeError: The member is missing, or lies outside the archive.
+        """
+        source, begin, size = self.content(member)
+        if source is not self._source:
+            return
+        expected = self._info(member).CRC
+        actual = zlib.crc32(source.read(begin, begin + size))
+        if actual != expected:
+            raise ChecksumError(
+                f"{member!r} does not match its checksum: stored {expected:08x}, computed {actual:08x}",
+                expected=expected,
+                actual=actual,
+            )
+
+    def _info(self, member: str) -> zipfile.ZipInfo:
+        info = self._members.get(member)
+        if info is None:
+            raise DecodeError(f"the archive has no {member!r}")
+        return info
+
+
+class _CompressedBytes:
+    """A compressed member. It is decompressed anew for each read: kept, it would stay in memory with all the others."""
+
+    def __init__(self, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+        self._file = file
+        self._info = info
+        self.size = info.file_size
+
+    def read(self, begin: int, end: int) -> Buffer:
+        """Decompress everything up to `end`; reaching the end of the member checks its sum."""
+        content = bytearray()
+        with _refusing(f"{self._info.filename!r} cannot be decompressed"), self._file.open(self._info) as member:
+            while len(content) < end:
+                piece = member.read(min(end - len(content), _PIECE_BYTES))
+                if not piece:
+                    raise EOFError(f"it has {len(content)} bytes and announces {self.size}")
+                content += piece
+        return memoryview(content)[begin:]
+
+    def memory(self, begin: int, end: int) -> tuple[Any, int]:
+        """Decompress into fresh memory."""
+        return self.read(begin, end), 0
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+@contextlib.contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Turn every error of `zipfile` into a DecodeError."""
+    try:
+        yield
+    except DecodeError:
+        raise
+    except Exception as error:
+        # It lets through whatever its decompressors and struct raise, and nothing lists these types.
+        raise DecodeError(f"{what}: {str(error) or type(error).__name__}") from error
 
 
 class _Raw(io.RawIOBase):

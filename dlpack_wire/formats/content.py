@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -17,7 +18,7 @@ from ..tensor.dtype import ByteOrder, DType, carrier
 from ..tensor.source import Source
 
 PIECE_BYTES = 1 << 20
-"""Bytes of a tensor that are swapped and written at a time."""
+"""Bytes of a tensor that are swapped and written at a time. More saves calls, and takes more memory beside a tensor."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Item:
         name: Its name; "" where the format has none.
         dtype: Element type.
         shape: Extents in elements.
-        load: Returns the tensor, as anything that `encode` takes.
+        load: Function that returns the tensor, as anything that `encode` takes.
         metadata: User metadata of the tensor.
-        identity: Equal for items that are the same tensor under several names; None if it is like no other.
+        identity: A key that is equal for items that are one tensor under several names; None if it has one name.
     """
 
     name: str
@@ -57,7 +58,12 @@ class Content:
 
 
 def pieces(item: Item) -> Iterator[Any]:
-    """Yield the elements' bytes, row-major and little endian, in pieces."""
+    """Yield the elements' bytes, row-major and little endian, in pieces.
+
+    Raises:
+        EncodeError: The tensor is not as the item announces it.
+        DecodeError: The tensor is damaged.
+    """
     with source_of(item.load(), "compact") as source:
         _check(item, source)
         swap = source.header.byte_order == ByteOrder.BIG
@@ -101,3 +107,24 @@ def refuse_metadata(metadata: dict[str, Value], what: str, tensor: str | None = 
     """
     if metadata:
         raise EncodeError(f"{what} cannot hold {sorted(metadata)}", field="metadata", tensor=tensor)
+
+
+def check_names(content: Content) -> None:
+    """Raise EncodeError unless the names of all tensors differ, and they and the metadata are valid Unicode.
+
+    Each reader may give names that another format cannot tell apart (a torch file {"a.b": x, "a": {"b": y}}), or halves
+    of characters (JSON and pickles have them).
+
+    Raises:
+        EncodeError: Two tensors have the same name, or a text has no form in UTF-8.
+    """
+    names = [item.name for item in content.items]
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise EncodeError("two tensors would have this name", tensor=twice, field="name")
+    texts = [*names, *content.metadata, *(value for value in content.metadata.values() if isinstance(value, str))]
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise EncodeError(f"{text!r} is not valid Unicode: {error.reason}") from error

@@ -1,4 +1,4 @@
-"""Converting tensor files to and from other formats."""
+"""Conversion of tensor files to and from other formats."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..errors import EncodeError, WireError
-from ..formats import dlpw, npy, onnx, safetensors, torch
-from .content import Content, Item, payload_bytes
+from . import dlpw, npy, onnx, safetensors, torch
+from .content import Content, Item, check_names, payload_bytes
 
 
 class Format(NamedTuple):
@@ -18,8 +18,9 @@ class Format(NamedTuple):
 
     Attributes:
         suffixes: Suffixes of its files' names.
-        read: Opens a file.
-        write: Writes a file: (path, content, durable).
+        read: Function that opens a file. It raises OSError, and DecodeError if the file is damaged.
+        write: Function that writes a file: (path, content, durable). It raises OSError, EncodeError if the format
+            cannot hold the content, and DecodeError if a tensor turns out to be damaged when it is loaded.
     """
 
     suffixes: tuple[str, ...]
@@ -62,27 +63,34 @@ def convert(
 ) -> Conversion:
     """Convert a file of tensors to another format, tensor by tensor.
 
-    Every element arrives bit for bit and every name and piece of metadata with it, or the conversion is refused. A
-    model's code is no part of it: of ONNX the initializers are read, of torch files the tensors, without running
-    anything that the file says.
+    Every element, name and piece of metadata arrives unchanged, or the conversion is refused. The code of a model is
+    left behind: of ONNX only the initializers are read, of torch files only the tensors and plain values, and nothing
+    in a file is ever run.
 
     Args:
         source: Path of the file to read.
-        target: Path of the file to write, replaced atomically.
-        source_format: One of `FORMATS`; by the name's suffix if not given.
+        target: Path of the file to write, replaced atomically. The data of ONNX models of about 1 GiB and more goes
+            to a second file, named as this one with ".data" behind it.
+        source_format: One of "dlpw", "npy", "npz", "safetensors", "onnx" and "torch"; by default, the suffix decides.
         target_format: Likewise.
-        only: Convert this tensor alone, and leave its name behind: how one of several becomes a .npy file.
+        only: Convert this tensor alone, and leave its name behind: for one of several to become a .npy file.
         without_metadata: Leave all metadata behind, for a target that cannot hold it.
         durable: Wait until the target is on disk.
-        progress: Called with the name of each tensor and its bytes before it is written.
+        progress: Called with the name of each tensor and its bytes before it is written. If it raises an exception,
+            nothing is written.
+
+    Returns:
+        The names that were written, and descriptions of what was left behind.
 
     Raises:
-        DecodeError: The source is damaged, or of another format than its name says.
-        EncodeError: The target cannot hold the source's contents, a format is unknown, or `only` names no tensor.
-        OSError: The source could not be read or the target not written.
+        DecodeError: The source is damaged, or its format is another one than its suffix or `source_format` says.
+        EncodeError: The target cannot hold the source's contents, a format is unknown, or `only` is not in the source.
+        FileNotFoundError: The source does not exist.
+        OSError: The source could not be read, or the target not written.
+        TypeError: A path is neither text, bytes nor path-like.
 
     Memory:
-        One tensor at a time, and none of it where the source is mapped and lies as it will be written.
+        One tensor at a time. A tensor that lies in the source as it will be written takes none: it is mapped.
     """
     path_in, path_out = os.fsdecode(source), os.fsdecode(target)
     reader = FORMATS[_format_of(path_in, source_format)]
@@ -92,6 +100,7 @@ def convert(
         if progress is not None:
             content = replace(content, items=[_reporting(item, progress) for item in content.items])
         try:
+            check_names(content)
             writer.write(path_out, content, durable)
         except WireError as error:
             error.at(path=path_out if isinstance(error, EncodeError) else path_in)
@@ -123,6 +132,8 @@ def _chosen(content: Content, only: str | None, without_metadata: bool) -> Conte
 
 
 def _reporting(item: Item, progress: Callable[[str, int], None]) -> Item:
+    """Return the item, whose loading calls `progress` first."""
+
     def load() -> Any:
         progress(item.name, payload_bytes(item))
         return item.load()

@@ -30,7 +30,7 @@ def write(path: str, content: Content, durable: bool) -> None:
     names: dict[object, list[Item]] = {}
     for item in content.items:
         same = names.setdefault((item.identity,) if item.identity is not None else item.name, [])
-        if len(same) > MAX_ALIASES:
+        if len(same) > MAX_ALIASES:  # a record has no more: the next names get a copy each
             same = names.setdefault((item.identity, item.name), [])
         same.append(item)
     if len(content.items) > 1 and any(not item.name for item in content.items):

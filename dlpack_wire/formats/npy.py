@@ -9,6 +9,7 @@ import contextlib
 import io
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from numpy.lib import format as npy_format
 
 from ..errors import DecodeError, EncodeError, TruncatedError, WireError
 from ..file.storage import Storage
+from ..tensor import layout
 from ..tensor.dtype import from_numpy
 from .archive import Archive
 from .content import PIECE_BYTES, Content, Item, pieces, refuse_metadata
 from .paths import open_bytes, replaced
 
 _HEAD_BYTES = 1 << 16
+"""Bytes in which the header is looked for. numpy itself refuses a header of more than 10,000 characters."""
 
 
 @contextlib.contextmanager
@@ -36,11 +39,18 @@ def read_npz(path: str) -> Iterator[Content]:
     """Open a .npz file: a tensor for each member, by its name without .npy."""
     with open_bytes(path) as source:
         archive = Archive(source)
-        items = []
-        for member in archive.members():
-            part, begin, size = archive.content(member)
-            items.append(_item(member.removesuffix(".npy"), part, begin, size))
-        yield Content(items)
+        yield Content([_member(archive, member) for member in archive.members()])
+
+
+def _member(archive: Archive, member: str) -> Item:
+    """Return the array in a member. Its sum is checked when it is loaded."""
+    item = _item(member.removesuffix(".npy"), *archive.content(member))
+
+    def load() -> Any:
+        archive.check_sum(member)
+        return item.load()
+
+    return replace(item, load=load)
 
 
 def _item(name: str, source: Storage, begin: int, size: int) -> Item:
@@ -52,17 +62,22 @@ def _item(name: str, source: Storage, begin: int, size: int) -> Item:
         if version > (2, 0):
             raise DecodeError(f"npy of version {version}; 1.0 and 2.0 are known", tensor=name)
         shape, fortran, dtype = read_header(head)
-    except ValueError as error:
-        if isinstance(error, WireError):
-            raise
-        raise DecodeError(f"not a npy array: {error}", tensor=name) from None
+    except WireError:
+        raise
+    except Exception as error:
+        # numpy hands the header to Python's tokenizer and compiler, and lets through whatever they raise.
+        raise DecodeError(f"not a npy array: {type(error).__name__}: {error}", tensor=name) from error
     if dtype.hasobject:
         raise DecodeError("holds Python objects, which only pickle can read: refused", tensor=name)
     try:
         element = from_numpy(dtype)
     except WireError as error:
-        raise DecodeError(f"{dtype} is no tensor's type: {error}", tensor=name) from None
-    needed = head.tell() + dtype.itemsize * int(np.prod(shape, dtype=object))
+        raise DecodeError(f"{dtype} is not an element type of tensors: {error}", tensor=name) from error
+    try:
+        needed = head.tell() + layout.check_layout(element, shape)
+    except DecodeError as error:
+        error.at(tensor=name)
+        raise
     if needed != size:
         raise TruncatedError(
             f"{dtype} of shape {shape} needs {needed} bytes, has {size}", needed=needed, available=size, tensor=name
@@ -73,7 +88,7 @@ def _item(name: str, source: Storage, begin: int, size: int) -> Item:
         memory, at = source.memory(data, begin + size)
         return np.ndarray(shape, dtype, memory, at, order="F" if fortran else "C")
 
-    return Item(name, element, tuple(shape), load)
+    return Item(name, element, tuple(map(int, shape)), load)
 
 
 def write_npy(path: str, content: Content, durable: bool) -> None:

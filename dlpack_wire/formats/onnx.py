@@ -15,7 +15,18 @@ import numpy as np
 
 from ..errors import DecodeError, EncodeError, WireError
 from ..file.storage import Storage, open_path
-from ..message.wire import LEN, MAX_MESSAGE_BYTES, VARINT, Field, length_delimited, read_field, read_varint, varint
+from ..message.wire import (
+    FIXED32,
+    FIXED64,
+    LEN,
+    MAX_MESSAGE_BYTES,
+    VARINT,
+    Field,
+    length_delimited,
+    read_field,
+    read_varint,
+    varint,
+)
 from ..tensor import header as headers
 from ..tensor.device import CPU
 from ..tensor.dtype import ByteOrder, DType
@@ -53,12 +64,35 @@ DTYPES = {
 }
 _CODES = {name: code for code, name in DTYPES.items()}
 
-# Fields of TensorProto.
+_STRING = 8
+"""Data type of strings, which are not tensors here."""
+
+# Numbers of fields, by message.
+_MODEL_IR_VERSION, _MODEL_PRODUCER, _MODEL_GRAPH, _MODEL_OPSET, _MODEL_METADATA = 1, 2, 7, 8, 14
+_GRAPH_NODE, _GRAPH_NAME, _GRAPH_INITIALIZER, _GRAPH_SPARSE = 1, 2, 5, 15
+_NODE_NAME, _NODE_ATTRIBUTE = 3, 5
+_ATTRIBUTE_NAME, _ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS = 1, 6, 11
 _DIMS, _DATA_TYPE, _NAME, _RAW, _EXTERNAL, _LOCATION = 1, 2, 8, 9, 13, 14
-_TYPED = {4: ("<f4", 5), 5: ("<i4", 0), 7: ("<i8", 0), 10: ("<f8", 1), 11: ("<u8", 0)}
+_KEY, _VALUE = 1, 2
+_OPSET_VERSION = 2
+
+_LOCATION_EXTERNAL = 1
+"""Data location of a tensor that lies in a file beside the model."""
+
+_TYPED = {4: ("<f4", FIXED32), 5: ("<i4", VARINT), 7: ("<i8", VARINT), 10: ("<f8", FIXED64), 11: ("<u8", VARINT)}
+"""Fields that hold a tensor's values one by one: the type of the values, and the wire type of each."""
+
+_IR_VERSION, _OPSET = 10, 21
+"""Versions that written models state: those of ONNX 1.16, the first with types of 4 bits."""
 
 _MAX_DEPTH = 16
-_ALIGNMENT = 4096  # of tensors in an external file, as ONNX recommends for mapping
+"""Deepest nesting of graphs, which If, Loop and Scan nest: bounds the recursion, far above what exporters write."""
+
+_ALIGNMENT = 4096
+"""Alignment of tensors in an external file, so that they can be mapped: ONNX recommends the size of a page."""
+
+_HEAD_BYTES = 1024
+"""Allowance for a tensor's head, when the size of a model is estimated. Names may be longer: hence half the limit."""
 
 
 @contextlib.contextmanager
@@ -68,10 +102,10 @@ def read(path: str) -> Iterator[Content]:
         model = _Model(source, os.path.dirname(os.path.abspath(path)), stack)
         graphs = 0
         for field in model.fields(0, source.size):
-            if field.number == 7:
+            if field.number == _MODEL_GRAPH and field.wire_type == LEN:
                 model.read_graph(field, "", 0)
                 graphs += 1
-            elif field.number == 14:
+            elif field.number == _MODEL_METADATA:
                 key, value = model.text_pair(field)
                 model.metadata[key] = value
         if not graphs:
@@ -101,53 +135,59 @@ class _Model:
             begin = field.end
 
     def _bytes(self, field: Field) -> bytes:
-        if field.wire_type != LEN:
-            raise DecodeError(f"field {field.number} has wire type {field.wire_type}", offset=field.start)
+        _check_wire_type(field, LEN)
         return bytes(self._content[field.content : field.end])
 
     def _text(self, field: Field) -> str:
         try:
             return self._bytes(field).decode()
-        except UnicodeDecodeError:
-            raise DecodeError(f"field {field.number} is not UTF-8", offset=field.start) from None
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"field {field.number} is not UTF-8", offset=field.start) from error
 
     def _number(self, field: Field) -> int:
-        if field.wire_type != VARINT:
-            raise DecodeError(f"field {field.number} has wire type {field.wire_type}", offset=field.start)
+        _check_wire_type(field, VARINT)
         return read_varint(self._content, field.content, field.end)[0]
 
     def text_pair(self, field: Field) -> tuple[str, str]:
         """Read a StringStringEntryProto."""
-        parts = {part.number: self._text(part) for part in self.fields(field.content, field.end) if part.number < 3}
-        return parts.get(1, ""), parts.get(2, "")
+        _check_wire_type(field, LEN)
+        parts = {_KEY: "", _VALUE: ""}
+        for part in self.fields(field.content, field.end):
+            if part.number in parts:
+                parts[part.number] = self._text(part)
+        return parts[_KEY], parts[_VALUE]
 
     def read_graph(self, graph: Field, prefix: str, depth: int) -> None:
         """Collect a graph's initializers, and those of the graphs in its nodes, with the node's name before theirs."""
         if depth > _MAX_DEPTH:
             raise DecodeError(f"graphs nested more than {_MAX_DEPTH} deep", offset=graph.start)
         for field in self.fields(graph.content, graph.end):
-            if field.number == 5:
+            # As every parser does, pass over a field of another wire type than its number has.
+            if field.wire_type != LEN:
+                continue
+            if field.number == _GRAPH_INITIALIZER:
                 self._add(field, prefix)
-            elif field.number == 15:
+            elif field.number == _GRAPH_SPARSE:
                 self.skipped.append(f"{prefix}sparse initializer")
-            elif field.number == 1 and field.wire_type == LEN:
+            elif field.number == _GRAPH_NODE:
                 self._read_node(field, prefix, depth)
 
     def _read_node(self, node: Field, prefix: str, depth: int) -> None:
         name, attributes = "", []
         for field in self.fields(node.content, node.end):
-            if field.number == 3:
+            if field.number == _NODE_NAME:
                 name = self._text(field)
-            elif field.number == 5 and field.wire_type == LEN:
+            elif field.number == _NODE_ATTRIBUTE and field.wire_type == LEN:
                 attributes.append(field)
         for attribute in attributes:
             parts = list(self.fields(attribute.content, attribute.end))
-            label = next((self._text(part) for part in parts if part.number == 1), "")
+            label = next((self._text(part) for part in parts if part.number == _ATTRIBUTE_NAME), "")
             for part in parts:
-                if part.number in (6, 11) and part.wire_type == LEN:  # g and graphs
+                if part.number in (_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS) and part.wire_type == LEN:
                     self.read_graph(part, f"{prefix}{name}/{label}/", depth + 1)
 
     def _add(self, tensor: Field, prefix: str) -> None:
+        """Read a TensorProto, and add it to the items or to what is skipped."""
         dims: list[int] = []
         code = location = 0
         name = ""
@@ -166,15 +206,17 @@ class _Model:
                 location = self._number(field)
             elif field.number == _RAW or field.number in _TYPED:
                 if data is not None:
-                    raise DecodeError("data in two places, or not packed", tensor=name, offset=field.start)
+                    raise DecodeError(
+                        "two fields with data, or one that is not packed", tensor=name, offset=field.start
+                    )
                 data = field
-        if code == 8:
+        if code == _STRING:
             self.skipped.append(f"{name}: strings")
             return
         if code not in DTYPES:
-            raise DecodeError(f"data type {code} is not known", tensor=name, field="data_type")
+            raise DecodeError(f"unknown data type {code}", tensor=name, field="data_type")
         if name in self._names:
-            raise DecodeError("an initializer of that name is there twice", tensor=name, field="name")
+            raise DecodeError("two initializers have this name", tensor=name, field="name")
         self._names.add(name)
         dtype = DType(DTYPES[code])
         order = ByteOrder.LITTLE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
@@ -189,12 +231,13 @@ class _Model:
                 flags=0,
                 version=None,
             )
-            self.items.append(self._item(name, header, data, external if location == 1 else None))
+            self.items.append(self._item(name, header, data, external if location == _LOCATION_EXTERNAL else None))
         except WireError as error:
             error.at(tensor=name)
             raise
 
     def _numbers(self, field: Field) -> list[int]:
+        """Return the signed values of a repeated number: one of them, or all packed in one field."""
         if field.wire_type == VARINT:
             numbers = [self._number(field)]
         else:
@@ -205,6 +248,7 @@ class _Model:
         return [n - (1 << 64) if n >> 63 else n for n in numbers]
 
     def _item(self, name: str, header: Header, data: Field | None, external: dict[str, str] | None) -> Item:
+        """Return a tensor whose data is in the field, in an external file, or empty if it has neither."""
         if external is not None:
             source, begin, size = self._locate(external)
         elif data is not None and data.number != _RAW:
@@ -224,15 +268,16 @@ class _Model:
     def _typed(self, header: Header, data: Field) -> Any:
         """Return a tensor whose values stand in a typed field; narrow types have one value in each number."""
         kind, wire_type = _TYPED[data.number]
-        if data.wire_type == LEN and wire_type:
-            values = np.frombuffer(self._bytes(data), kind)
-        elif data.wire_type == LEN:
-            mask = (1 << 8 * np.dtype(kind).itemsize) - 1
-            unsigned = np.array([n & mask for n in self._numbers(data)], f"<u{np.dtype(kind).itemsize}")
-            values = unsigned.view(kind)
-        else:
-            raise DecodeError("a typed field that is not packed", offset=data.start)
         size = np.dtype(kind).itemsize
+        if data.wire_type != LEN:
+            raise DecodeError("a typed field that is not packed", offset=data.start)
+        if wire_type == VARINT:  # packed: all varints in one field
+            mask = (1 << 8 * size) - 1
+            values = np.array([n & mask for n in self._numbers(data)], f"<u{size}").view(kind)
+        elif (data.end - data.content) % size:
+            raise DecodeError(f"a typed field that does not end with a value of {size} bytes", offset=data.start)
+        else:
+            values = np.frombuffer(self._bytes(data), kind)
         narrow = header.dtype.element_bits // 8
         raw = values.view(np.uint8).reshape(-1, size)
         if not header.is_packed and narrow < size:
@@ -244,7 +289,7 @@ class _Model:
         return from_payload(header, None, payload, 0)
 
     def _locate(self, external: dict[str, str]) -> tuple[Storage, int, int]:
-        """Where a tensor in an external file lies."""
+        """Return the external file that a tensor lies in, its position there, and its size."""
         location = external.get("location", "")
         source = self._external.get(location)
         if source is None:
@@ -253,9 +298,9 @@ class _Model:
             begin = int(external.get("offset", "0"))
             size = int(external["length"]) if "length" in external else source.size - begin
         except ValueError as error:
-            raise DecodeError(f"external data: {error}", field="external_data") from None
+            raise DecodeError(f"malformed number: {error}", field="external_data") from error
         if not 0 <= begin <= begin + size <= source.size:
-            raise DecodeError(f"[{begin}, {begin + size}) of {source.size} bytes", field="external_data")
+            raise DecodeError(f"[{begin}, {begin + size}) of a file of {source.size} bytes", field="external_data")
         return source, begin, size
 
     def _open_beside(self, location: str) -> Storage:
@@ -266,15 +311,20 @@ class _Model:
         try:
             source = open_path(path, only_regular=True)
         except OSError as error:
-            raise DecodeError(f"{location!r}: {error.strerror}", field="location") from None
+            raise DecodeError(f"{location!r}: {error.strerror}", field="location") from error
         if not source.size:
             raise DecodeError(f"{location!r} is empty", field="location")
         self._stack.callback(source.close)
         return source
 
 
+def _check_wire_type(field: Field, wire_type: int) -> None:
+    if field.wire_type != wire_type:
+        raise DecodeError(f"field {field.number} has wire type {field.wire_type}", offset=field.start)
+
+
 def write(path: str, content: Content, durable: bool) -> None:
-    """Write a model of nothing but initializers; those that do not fit a message go to a file beside it."""
+    """Write a model that consists of initializers alone; if they do not fit a message, their data goes beside it."""
     metadata = text_metadata(content.metadata, "onnx")
     names = [item.name for item in content.items]
     if "" in names:
@@ -283,12 +333,12 @@ def write(path: str, content: Content, durable: bool) -> None:
         if item.dtype.name not in _CODES:
             raise EncodeError(f"onnx has no type for {item.dtype.name}", tensor=item.name, field="dtype")
         refuse_metadata(item.metadata, "a tensor in onnx", item.name)
-    if sum(map(payload_bytes, content.items)) + 1024 * len(names) < MAX_MESSAGE_BYTES // 2:
+    if sum(map(payload_bytes, content.items)) + _HEAD_BYTES * len(names) < MAX_MESSAGE_BYTES // 2:
         with replaced(path, durable) as file:
             _write_model(file, content.items, metadata, None)
     else:
         beside = path + ".data"
-        # The data is published first: no model is ever seen that names data which is not there.
+        # The inner file is published first, so a model never refers to data that does not exist yet.
         with replaced(path, durable) as file, replaced(beside, durable) as data:
             _write_model(file, content.items, metadata, os.path.basename(beside))
             position = 0
@@ -305,36 +355,53 @@ def _aligned(position: int) -> int:
 
 
 def _write_model(file: Any, items: list[Item], metadata: dict[str, str], beside: str | None) -> None:
+    """Write the model itself.
+
+    Args:
+        file: The file to write to.
+        items: The tensors.
+        metadata: Metadata of the model.
+        beside: Name of the file that has the data, or None to write it into the model.
+    """
     heads, sizes = [], []
     position = 0
     for item in items:
         size = payload_bytes(item)
-        head = length_delimited(1, b"".join(varint(n) for n in item.shape)) if item.shape else b""
-        head += b"\x10" + varint(_CODES[item.dtype.name]) + length_delimited(8, item.name.encode())
+        head = length_delimited(_DIMS, b"".join(varint(n) for n in item.shape)) if item.shape else b""
+        head += _number(_DATA_TYPE, _CODES[item.dtype.name]) + length_delimited(_NAME, item.name.encode())
         if beside is None:
-            head += b"\x4a" + varint(size)
+            head += _announced(_RAW, size)
         else:
             position = _aligned(position)
-            said = {"location": beside, "offset": str(position), "length": str(size)}
-            head += b"".join(length_delimited(13, _pair(key, value)) for key, value in said.items()) + b"\x70\x01"
+            facts = {"location": beside, "offset": str(position), "length": str(size)}
+            head += b"".join(length_delimited(_EXTERNAL, _pair(key, value)) for key, value in facts.items())
+            head += _number(_LOCATION, _LOCATION_EXTERNAL)
             position += size
         heads.append(head)
         sizes.append(size if beside is None else 0)
     inner = [len(head) + size for head, size in zip(heads, sizes, strict=True)]
-    name = length_delimited(2, b"tensors")
-    graph_bytes = len(name) + sum(1 + len(varint(n)) + n for n in inner)
-    # ir_version 10, producer_name, and then the graph; the opset of it.
-    file.write(b"\x08\x0a" + length_delimited(2, b"dlpack-wire"))
-    file.write(b"\x3a" + varint(graph_bytes) + name)
+    name = length_delimited(_GRAPH_NAME, b"tensors")
+    graph_bytes = len(name) + sum(len(_announced(_GRAPH_INITIALIZER, n)) + n for n in inner)
+    file.write(_number(_MODEL_IR_VERSION, _IR_VERSION) + length_delimited(_MODEL_PRODUCER, b"dlpack-wire"))
+    file.write(_announced(_MODEL_GRAPH, graph_bytes) + name)
     for item, head, n in zip(items, heads, inner, strict=True):
-        file.write(b"\x2a" + varint(n) + head)
+        file.write(_announced(_GRAPH_INITIALIZER, n) + head)
         if beside is None:
             for piece in pieces(item):
                 file.write(piece)
-    file.write(length_delimited(8, b"\x10\x15"))
+    file.write(length_delimited(_MODEL_OPSET, _number(_OPSET_VERSION, _OPSET)))
     for key, value in metadata.items():
-        file.write(length_delimited(14, _pair(key, value)))
+        file.write(length_delimited(_MODEL_METADATA, _pair(key, value)))
+
+
+def _number(field: int, value: int) -> bytes:
+    return varint(field << 3 | VARINT) + varint(value)
+
+
+def _announced(field: int, size: int) -> bytes:
+    """Return the tag and the length of a field whose `size` bytes are written next."""
+    return varint(field << 3 | LEN) + varint(size)
 
 
 def _pair(key: str, value: str) -> bytes:
-    return length_delimited(1, key.encode()) + length_delimited(2, value.encode())
+    return length_delimited(_KEY, key.encode()) + length_delimited(_VALUE, value.encode())

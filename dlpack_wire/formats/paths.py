@@ -13,7 +13,12 @@ from ..file.storage import Storage, open_path
 
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[Storage]:
-    """Open a file, mapped private; tensors made from it outlive this. Errors about its bytes name the file."""
+    """Open a file, mapped private, for the tensors in it, which may outlive the block.
+
+    Raises:
+        DecodeError: The block raised it; the file's path is added.
+        OSError: The file cannot be opened.
+    """
     source = open_path(path)
     try:
         yield source
@@ -26,7 +31,11 @@ def open_bytes(path: str) -> Iterator[Storage]:
 
 @contextlib.contextmanager
 def replaced(path: str, durable: bool) -> Iterator[BinaryIO]:
-    """Return a file to write to; rename it to `path` if nothing fails, else remove it."""
+    """Return a file to write to, and rename it to `path` after the block; if the block fails, remove it.
+
+    Raises:
+        OSError: The file cannot be made, written or renamed.
+    """
     replacement = Replacement(path, durable)
     try:
         with open(replacement.fd, "wb", closefd=False) as file:

@@ -1,7 +1,9 @@
 """Reading the pickle in a torch file without running it: opcodes in, plain values out.
 
-Unpickling calls whatever the file names. Here nothing is ever called or imported: a global is a name, a call is a note
-of what would be called with which arguments, and the reader of the notes knows the few that make tensors.
+Unpickling calls whatever the file names. Here nothing is ever called or imported: a global becomes a `Global` with its
+name, and a call becomes a `Call` that records the function and its arguments. torch.py knows the few that make tensors.
+
+Source: https://github.com/python/cpython/blob/main/Lib/pickletools.py, which describes every opcode.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ class Persistent(NamedTuple):
 
 @dataclass(eq=False)
 class Call:
-    """What a pickle would make by a call.
+    """A call that a pickle asks for, recorded instead of made.
 
     Attributes:
-        function: What would be called; a `Global` in any honest file.
-        arguments: With what.
-        state: What would then be set on the result.
-        entries: What would be stored in it by key.
-        elements: What would be appended to it.
+        function: The function; a `Global` in any honest file.
+        arguments: Its arguments; a tuple in any honest file.
+        state: State to be set on the result, or None.
+        entries: Entries to be stored in the result by key.
+        elements: Elements to be appended to the result.
     """
 
     function: Any
@@ -50,6 +52,8 @@ class Call:
 
 
 _MARK = object()
+"""Mark on the stack: several opcodes take all values above the latest one."""
+
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _LITERALS = frozenset(
     (
@@ -64,7 +68,7 @@ def interpret(pickled: bytes) -> Any:
     """Return the value that a pickle describes.
 
     Raises:
-        DecodeError: It is damaged, or uses something that no saved state needs.
+        DecodeError: The pickle is damaged, or has opcodes that no saved state needs.
     """
     machine = _Machine()
     try:
@@ -75,8 +79,8 @@ def interpret(pickled: bytes) -> Any:
     except DecodeError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, RecursionError, AttributeError, OverflowError) as error:
-        raise DecodeError(f"damaged pickle: {type(error).__name__}: {error}") from None
-    raise DecodeError("the pickle has no end")
+        raise DecodeError(f"damaged pickle: {type(error).__name__}: {error}") from error
+    raise DecodeError("damaged pickle: it has no end")
 
 
 class _Machine:
@@ -87,7 +91,12 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def pop(self) -> Any:
-        """Take the top of the stack."""
+        """Take the top of the stack.
+
+        Raises:
+            DecodeError: It is a mark.
+            IndexError: The stack is empty.
+        """
         value = self._stack.pop()
         if value is _MARK:
             raise DecodeError("damaged pickle: a mark where a value should be")
@@ -104,7 +113,12 @@ class _Machine:
         return values
 
     def step(self, name: str, argument: Any) -> None:
-        """Follow one opcode."""
+        """Follow one opcode.
+
+        Raises:
+            DecodeError: The opcode is not one of a saved state, or does not fit the stack.
+            IndexError, KeyError, ValueError, TypeError: The same, as found by Python.
+        """
         stack = self._stack
         if name in _LITERALS:
             stack.append(argument)
@@ -117,7 +131,7 @@ class _Machine:
         else:
             action = _ACTIONS.get(name)
             if action is None:
-                raise DecodeError(f"pickle opcode {name} has no place in a saved state")
+                raise DecodeError(f"pickle opcode {name}, which no saved state needs")
             action(self, argument)
 
     # Each of these follows the opcode of its name.
@@ -187,9 +201,9 @@ class _Machine:
         state, target = self.pop(), self._stack[-1]
         if isinstance(target, Call):
             target.state = state
-        # An OrderedDict's own attributes, such as a state dict's versions, are no part of what it holds.
+        # An OrderedDict may have attributes, such as the versions of a state dict: they are not among its entries.
         elif not isinstance(target, dict):
-            raise DecodeError("the pickle sets attributes where there are none")
+            raise DecodeError(f"the pickle sets attributes of a {type(target).__name__}")
 
     def set_item(self, argument: Any) -> None:
         value, key = self.pop(), self.pop()
@@ -210,20 +224,24 @@ class _Machine:
     def _set(self, target: Any, values: list[Any]) -> None:
         entries = target.entries if isinstance(target, Call) else target
         if not isinstance(entries, dict):
-            raise DecodeError("the pickle stores by key where there are no keys")
+            raise DecodeError(f"the pickle stores by key in a {type(entries).__name__}")
         entries.update(zip(map(_key, values[::2]), values[1::2], strict=True))
 
     def _extend(self, target: Any, values: list[Any]) -> None:
         elements = target.elements if isinstance(target, Call) else target
         if not isinstance(elements, list):
-            raise DecodeError("the pickle appends to what is no list")
+            raise DecodeError(f"the pickle appends to a {type(elements).__name__}")
         elements.extend(values)
 
 
 def _key(value: Any) -> Any:
-    """Return a key that can be hashed in bounded time; tuples may be nested without end."""
+    """Return a key if it can be hashed in bounded time: hashing a tuple visits all that is nested in it.
+
+    Raises:
+        DecodeError: The key is of another type.
+    """
     if not isinstance(value, (str, int, float, bool, bytes, type(None), Global)):
-        raise DecodeError(f"{type(value).__name__} as a key")
+        raise DecodeError(f"the pickle has a {type(value).__name__} as a key")
     return value
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import DecodeError, EncodeError, LimitError, WireError
+from ..errors import DecodeError, EncodeError, LimitError
 from ..file.storage import Storage
 from ..tensor import header as headers
 from ..tensor.device import CPU
@@ -20,7 +20,7 @@ from .content import Content, Item, payload_bytes, pieces, refuse_metadata, text
 from .paths import open_bytes, replaced
 
 MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
+"""Limit of the format itself, which its own library enforces."""
 
 DTYPES = {
     "BOOL": "bool",
@@ -49,18 +49,20 @@ def read(path: str) -> Iterator[Content]:
         listed = _parse(bytes(source.read(8, begin)))
         metadata = listed.pop("__metadata__", {})
         if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-            raise DecodeError("must be text by key", field="__metadata__")
-        items = [_item(source, begin, size, name, said) for name, said in listed.items()]
+            raise DecodeError("must be an object of strings", field="__metadata__")
+        items = [_item(source, begin, size, name, entry) for name, entry in listed.items()]
         yield Content(items, metadata)
 
 
 def _header_size(source: Storage) -> tuple[int, int]:
-    """(bytes of all tensors, position of the first)."""
+    """Return the bytes of all tensors together, and the position of the first."""
     if source.size < 8:
         raise DecodeError(f"not a safetensors file: it has {source.size} bytes")
     size = int.from_bytes(source.read(0, 8), "little")
     if size > MAX_HEADER_BYTES:
-        raise LimitError(f"header of {size} bytes", declared=size, limit=MAX_HEADER_BYTES)
+        raise LimitError(
+            f"header of {size} bytes; at most {MAX_HEADER_BYTES} are read", declared=size, limit=MAX_HEADER_BYTES
+        )
     if 8 + size > source.size:
         raise DecodeError(f"header of {size} bytes in a file of {source.size}")
     return source.size - 8 - size, 8 + size
@@ -69,29 +71,37 @@ def _header_size(source: Storage) -> tuple[int, int]:
 def _parse(header: bytes) -> dict[str, Any]:
     try:
         listed = json.loads(header, object_pairs_hook=_unique)
+    except DecodeError:
+        raise
     except (ValueError, RecursionError) as error:
-        if isinstance(error, DecodeError):
-            raise
-        raise DecodeError(f"not a safetensors file: {error}") from None
+        raise DecodeError(f"not a safetensors file: {error}") from error
     if not isinstance(listed, dict):
-        raise DecodeError("not a safetensors file: its header is no JSON object")
+        raise DecodeError("not a safetensors file: its header is not a JSON object")
     return listed
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise DecodeError("a name is there twice")
+        raise DecodeError("two entries have the same name")
     return found
 
 
-def _item(source: Storage, begin: int, size: int, name: str, said: Any) -> Item:
+def _integers(value: Any) -> tuple[int, ...]:
+    # JSON gives floats, booleans and strings too, which `int` would take.
+    if not isinstance(value, list) or not all(type(n) is int for n in value):
+        raise TypeError(f"must be a list of integers, not {str(value)[:64]}")
+    return tuple(value)
+
+
+def _item(source: Storage, begin: int, size: int, name: str, entry: Any) -> Item:
+    """Return the tensor of an entry. Its offsets count from `begin`, and `size` bytes follow that."""
     try:
-        dtype = DType(DTYPES[said["dtype"]])
-        shape = tuple(int(n) for n in said["shape"])
-        first, last = (int(n) for n in said["data_offsets"])
+        dtype = DType(DTYPES[entry["dtype"]])
+        shape = _integers(entry["shape"])
+        first, last = _integers(entry["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
-        raise DecodeError(f"{type(error).__name__} in its header: {error}", tensor=name) from None
+        raise DecodeError(f"{type(error).__name__} in its header: {error}", tensor=name) from error
     order = ByteOrder.LITTLE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
     try:
         header = headers.checked(
@@ -100,8 +110,9 @@ def _item(source: Storage, begin: int, size: int, name: str, said: Any) -> Item:
         if not 0 <= first <= last <= size:
             raise DecodeError(f"[{first}, {last}) of {size} bytes", field="data_offsets")
         headers.check_payload_size(header, last - first)
-    except WireError as error:
-        raise error.at(tensor=name) from None
+    except DecodeError as error:
+        error.at(tensor=name)
+        raise
 
     def load() -> Any:
         memory, at = source.memory(begin + first, begin + last)
@@ -111,7 +122,7 @@ def _item(source: Storage, begin: int, size: int, name: str, said: Any) -> Item:
 
 
 def write(path: str, content: Content, durable: bool) -> None:
-    """Write all tensors, those of wide elements first: so every one of them lies aligned."""
+    """Write all tensors, those of wide elements first, so that each of them lies aligned."""
     metadata = text_metadata(content.metadata, "safetensors")
     listed: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     items = sorted(content.items, key=lambda item: (-item.dtype.part_bytes, item.name))
@@ -129,7 +140,11 @@ def write(path: str, content: Content, durable: bool) -> None:
     header = json.dumps(listed, separators=(",", ":"), ensure_ascii=False).encode()
     header += b" " * (-len(header) % 8)
     if len(header) > MAX_HEADER_BYTES:
-        raise EncodeError(f"the header of {len(items)} tensors takes {len(header)} bytes; {MAX_HEADER_BYTES} fit")
+        raise EncodeError(
+            f"the header of {len(items)} tensors takes {len(header)} bytes; safetensors allows {MAX_HEADER_BYTES}",
+            declared=len(header),
+            limit=MAX_HEADER_BYTES,
+        )
     with replaced(path, durable) as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for item in items:

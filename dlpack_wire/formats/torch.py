@@ -1,7 +1,8 @@
 """torch's .pt files since torch 1.6, TorchScript archives among them: a zip archive of a pickle and raw storages.
 
-The pickle is interpreted by `pickled`, which calls and imports nothing. Tensors are named by the path to them: keys,
-positions and attributes, joined by dots.
+Source: https://github.com/pytorch/pytorch/blob/main/torch/serialization.py, and torch/_utils.py for the functions that
+rebuild tensors. The pickle is interpreted by `pickled`, which calls and imports nothing. Tensors are named by the path
+to them: keys, positions and attributes, joined by dots.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ import numpy as np
 from ..errors import DecodeError, EncodeError
 from ..file.storage import Storage
 from ..message.names import Value
+from ..tensor import layout
 from ..tensor.dtype import DType
 from .archive import Archive
 from .content import Content, Item, payload_bytes, pieces, refuse_metadata
@@ -25,12 +28,18 @@ from .paths import open_bytes, replaced
 from .pickled import Call, Global, Persistent, interpret
 
 MAX_PICKLE_BYTES = 256 << 20
-"""Largest pickle that is read: names and shapes, no weights."""
+"""Largest pickle that is read. It has names and shapes but no weights: 256 MiB are millions of tensors."""
 
 _ROOT = re.compile("[^/]*/data[.]pkl")
-_MAX_NODES, _MAX_DEPTH = 1 << 22, 100
+"""Name of the pickle in the archive: torch puts everything into one folder, named for the file."""
 
-STORAGES = {
+_MAX_NODES = 1 << 22
+"""Most values that are visited: a pickle may hold one list many times over, so its size bounds nothing."""
+
+_MAX_DEPTH = 100
+"""Deepest nesting of values, which bounds the recursion."""
+
+_STORAGES = {
     "FloatStorage": "float32",
     "DoubleStorage": "float64",
     "HalfStorage": "float16",
@@ -44,10 +53,12 @@ STORAGES = {
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }
-_STORAGE_OF = {name: storage for storage, name in STORAGES.items()}
-# Types without a storage class of their own, by torch's name; those not listed have the same one here.
-_RENAMED = {"complex32": "complex32", "float": "float32", "double": "float64", "half": "float16"}
-_OWN_TYPES = (
+_STORAGE_OF = {name: storage for storage, name in _STORAGES.items()}
+_RENAMED = {"float": "float32", "double": "float64", "half": "float16"}
+"""Aliases of torch's types, which a pickle may use; the other types have the same name here."""
+
+# Types without a storage class of their own: written as a view of untyped storage.
+_UNTYPED = (
     *("uint16", "uint32", "uint64", "complex32"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
@@ -82,7 +93,7 @@ def read(path: str) -> Iterator[Content]:
 
 
 class _Collected:
-    """What is found on the way through a pickled value."""
+    """The tensors, the metadata and the rest of a pickled value."""
 
     def __init__(self, archive: Archive, folder: str, order: str) -> None:
         self.items: list[Item] = []
@@ -94,7 +105,7 @@ class _Collected:
         self._nodes = 0
 
     def visit(self, value: Any, path: str, depth: int) -> None:
-        """Sort a value and all that it holds into tensors, metadata, and the rest."""
+        """Sort a value and everything in it into tensors, metadata, and the rest."""
         self._nodes += 1
         if self._nodes > _MAX_NODES or depth > _MAX_DEPTH:
             raise DecodeError(f"more than {_MAX_NODES} values, or nested more than {_MAX_DEPTH} deep")
@@ -110,6 +121,8 @@ class _Collected:
         elif isinstance(value, (str, bool, int, float, bytes)) and path:
             if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
                 self.skipped.append(f"{path}: a number beyond 64 bits")
+            elif path in self.metadata:
+                raise DecodeError(f"two values would both have the key {path!r}", field="metadata")
             else:
                 self.metadata[path] = value
         elif isinstance(value, Call) and (value.state or value.entries or value.elements):
@@ -122,26 +135,41 @@ class _Collected:
 
     def _item(self, path: str, view: _View) -> Item:
         source, begin, size = self._archive.content(self._folder + view.key)
-        array = _array(source, begin, size, view, self._order, path)
-        return Item(path, view.dtype, view.shape, lambda: array, identity=view)
+        _check_bounds(view, size, path)
+        return Item(path, view.dtype, view.shape, lambda: _array(source, begin, size, view, self._order), identity=view)
 
 
-def _array(source: Storage, begin: int, size: int, view: _View, order: str, path: str) -> np.ndarray[Any, Any]:
-    """Return the elements of a view; numpy refuses one that reaches beyond its storage."""
+def _check_bounds(view: _View, size: int, path: str) -> None:
+    """Raise DecodeError unless a view has a possible shape and stays within its storage of `size` bytes."""
+    try:
+        # Without the strides: unlike those of a message, elements of a view may overlap.
+        layout.check_layout(view.dtype, view.shape)
+    except DecodeError as error:
+        error.at(tensor=path)
+        raise
+    if 0 in view.shape:
+        return
+    end = (view.offset + layout.span(view.shape, view.strides)[1] + 1) * view.dtype.element.itemsize
+    if end > size:
+        raise DecodeError(f"reaches byte {end} of a storage of {size} bytes", tensor=path)
+
+
+def _array(source: Storage, begin: int, size: int, view: _View, order: str) -> np.ndarray[Any, Any]:
+    """Return the elements of a view whose bounds were checked."""
     element = view.dtype.element
+    if not prod(view.shape):
+        return np.empty(view.shape, element)
     if order == ">" and view.dtype.part_bytes > 1:
         element = element.newbyteorder(">")
     memory, at = source.memory(begin, begin + size)
-    try:
-        array: np.ndarray[Any, Any] = np.ndarray(
-            view.shape,
-            element,
-            memoryview(memory)[at : at + size],
-            view.offset * element.itemsize,
-            tuple(s * element.itemsize for s in view.strides),
-        )
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DecodeError(f"reaches beyond its storage of {size} bytes: {error}", tensor=path) from None
+    array: np.ndarray[Any, Any] = np.ndarray(
+        view.shape,
+        element,
+        memory,
+        at + view.offset * element.itemsize,
+        # Strides of axes of one element reach nothing, and may be any number.
+        tuple(s * element.itemsize if n > 1 else 0 for n, s in zip(view.shape, view.strides, strict=True)),
+    )
     return array
 
 
@@ -150,7 +178,7 @@ def _joined(path: str, key: Any) -> str:
 
 
 def _view(value: Any, path: str) -> _View | None:
-    """Return the tensor that a note describes, or None."""
+    """Return the tensor that a recorded call would rebuild, or None if it would rebuild something else."""
     if not isinstance(value, Call) or not isinstance(value.function, Global):
         return None
     module, name = value.function
@@ -171,28 +199,28 @@ def _view(value: Any, path: str) -> _View | None:
         if min(numbers) < 0 or len(shape) != len(strides):
             raise ValueError("negative or missing numbers")
     except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise DecodeError(f"not a tensor as torch writes it: {error}", tensor=path) from None
+        raise DecodeError(f"not a tensor as torch writes it: {error}", tensor=path) from error
     return _View(str(key), _dtype(declared, path), numbers[0], tuple(map(int, shape)), tuple(map(int, strides)))
 
 
 def _dtype(declared: Global, path: str) -> DType:
-    name = STORAGES.get(declared.name, _RENAMED.get(declared.name, declared.name))
+    name = _STORAGES.get(declared.name, _RENAMED.get(declared.name, declared.name))
     try:
         return DType(name)
-    except (ValueError, TypeError, EncodeError, DecodeError):
-        raise DecodeError(f"{declared} is no element type that is known", tensor=path) from None
+    except (ValueError, TypeError, EncodeError) as error:
+        raise DecodeError(f"{declared} is not a known element type", tensor=path) from error
 
 
 def write(path: str, content: Content, durable: bool) -> None:
-    """Write a dictionary of tensors, as `torch.save` does; text and numbers of the file's metadata stand among them."""
+    """Write a dictionary of tensors as `torch.save` does, with the file's metadata as further entries."""
     taken = {item.name for item in content.items}
     for item in content.items:
-        if item.dtype.name not in _STORAGE_OF and item.dtype.name not in _OWN_TYPES:
+        if item.dtype.name not in _STORAGE_OF and item.dtype.name not in _UNTYPED:
             raise EncodeError(f"a torch file has no type for {item.dtype.name}", tensor=item.name, field="dtype")
         refuse_metadata(item.metadata, "a tensor in a torch file", item.name)
     for key in content.metadata:
         if key in taken:
-            raise EncodeError(f"{key!r} is a tensor and metadata", field="metadata")
+            raise EncodeError(f"{key!r} is the name of a tensor too", field="metadata")
     with replaced(path, durable) as file, zipfile.ZipFile(file, "w") as archive:
         _write_member(archive, "data.pkl", iter([_pickle(content)]))
         _write_member(archive, "byteorder", iter([b"little"]))
@@ -208,7 +236,7 @@ def _write_member(archive: zipfile.ZipFile, name: str, parts: Iterator[Any]) -> 
 
 
 def _pickle(content: Content) -> bytes:
-    """Write a pickle of protocol 2 by hand: what torch's own unpickler expects and nothing more."""
+    """Return a pickle of protocol 2, put together out of the few opcodes that torch's safe unpickler takes."""
     parts = [b"\x80\x02}("]
     for number, item in enumerate(content.items):
         name = item.dtype.name
@@ -243,7 +271,7 @@ def _plain(key: str, value: Value) -> bytes:
         return b"G" + struct.pack(">d", value)
     if isinstance(value, str):
         return _text(value)
-    raise EncodeError(f"{key!r}: torch's safe unpickler takes no bytes", field="metadata")
+    raise EncodeError(f"{key!r} is bytes, which torch's safe unpickler refuses", field="metadata")
 
 
 def _text(text: str) -> bytes:
