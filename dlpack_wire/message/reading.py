@@ -147,8 +147,10 @@ def read(buffer: Buffer, pos: int, end: int) -> Parsed:
     if not dtype_parts:
         raise DecodeError("missing", field="dtype", offset=begin)
     if padding_end > padding_begin:
-        # One byte over the cap is enough to refuse it: padding may claim the whole message.
-        check_padding(buffer[padding_begin : min(padding_end, padding_begin + MAX_PADDING_BYTES + 1)])
+        # Measured before it is copied: padding may take the whole message.
+        if padding_end - padding_begin > MAX_PADDING_BYTES:
+            raise _padding_too_long(padding_end - padding_begin)
+        check_padding(buffer[padding_begin:padding_end])
     dtype = _DTYPES.get(dtype_parts[0]) if len(dtype_parts) == 1 else None
     if dtype is None:
         dtype = _remember(_DTYPES, dtype_parts, _dtype_of(dtype_parts))
@@ -326,14 +328,26 @@ def from_message(message: dlpack_pb2.DLTensor) -> Header:
 
 
 def check_padding(padding: Buffer) -> None:
-    """Raise DecodeError if padding is too long or not zero."""
+    """Check padding.
+
+    Raises:
+        LimitError: It is too long.
+        DecodeError: It has bytes other than zero.
+    """
     size = len(padding)
     if size > MAX_PADDING_BYTES:
-        raise LimitError(
-            f"more than {MAX_PADDING_BYTES} bytes", declared=size, limit=MAX_PADDING_BYTES, field="padding"
-        )
+        raise _padding_too_long(size)
     if bytes(padding).count(0) != size:
         raise DecodeError("bytes other than zero", field="padding")
+
+
+def _padding_too_long(size: int) -> LimitError:
+    return LimitError(
+        f"{size} bytes; at most {MAX_PADDING_BYTES} are allowed",
+        declared=size,
+        limit=MAX_PADDING_BYTES,
+        field="padding",
+    )
 
 
 def header_too_large(size: int, offset: int | None = None) -> LimitError:

@@ -210,8 +210,6 @@ class DType:
                 remedy = "this version does not know the code; read the bytes from `.payload`"
             elif self.lanes > 1:
                 remedy = "numpy has no lanes; view the bytes in `.payload` with a last axis of size lanes"
-            elif hasattr(ml_dtypes, self.name):
-                remedy = "read the bytes from `.payload`"
             else:
                 remedy = f"ml_dtypes {ml_dtypes.__version__} has none either; a newer one may, or read `.payload`"
             raise UnsupportedTensorError(

@@ -64,6 +64,7 @@ class Header(NamedTuple):
 
 
 def checked(
+    *,
     dtype: DType,
     shape: tuple[int, ...],
     strides: tuple[int, ...] | None,

@@ -237,23 +237,26 @@ def test_a_field_longer_than_a_header_may_be_is_refused_before_it_is_read() -> N
 
 
 def test_cut_fields_say_what_they_need_and_have() -> None:
-    for wire, needed, available in (
-        (b"\x2a\x05abc", 5, 3),
-        (b"\x7a\x05", 5, 0),
-        (b"\x49\0\0\0", 8, 3),
-        (b"\x72\xac\x02\0", 300, 1),
+    for wire, number, needed, available in (
+        (b"\x2a\x05abc", 5, 5, 3),
+        (b"\x7a\x05", 15, 5, 0),
+        (b"\x49\0\0\0", 9, 8, 3),
+        (b"\x72\xac\x02\0", 14, 300, 1),
     ):
-        with pytest.raises(dw.TruncatedError) as caught:
+        with pytest.raises(dw.TruncatedError, match=f"field {number} needs {needed} bytes, has {available}") as caught:
             reading.read(wire, 0, len(wire))
         assert (caught.value.needed, caught.value.available, caught.value.offset) == (needed, available, 0)
 
 
 def test_padding_that_is_too_long_is_measured_not_read() -> None:
-    wire = writing.header_fields(header_of()) + length_delimited(14, bytes(16385))
-    with pytest.raises(dw.LimitError) as caught:
-        reading.read(wire, 0, len(wire))
-    assert caught.value.limit == 16384
-    assert caught.value.declared == 16385
+    for size in (16385, 100_000):
+        wire = writing.header_fields(header_of()) + length_delimited(14, bytes(size))
+        with pytest.raises(dw.LimitError) as caught:
+            reading.read(wire, 0, len(wire))
+        assert (caught.value.declared, caught.value.limit, caught.value.field) == (size, 16384, "padding")
+        with pytest.raises(dw.LimitError) as caught:
+            dw.from_proto(dlpack_pb2.DLTensor.FromString(wire))
+        assert caught.value.declared == size
 
 
 def test_the_cap_on_headers_counts_neither_padding_nor_data() -> None:
@@ -307,6 +310,23 @@ def test_the_largest_header_of_the_smallest_pieces_takes_no_time(piece: str) -> 
     with contextlib.suppress(dw.DecodeError):
         reading.read(wire, 0, len(wire))
     assert time.process_time() - began < 2
+
+
+def test_a_remembered_part_is_not_taken_for_the_whole() -> None:
+    """Two parts of a sub-message are merged, also if one of them alone was met before."""
+    parts = [
+        dlpack_pb2.DLTensor(dtype={"code": 2, "bits": 32, "lanes": 1}, device={"device_type": 1, "device_id": 5}),
+        dlpack_pb2.DLTensor(dtype={"bits": 64}, device={"device_type": 3}),
+    ]
+    alone, more = (part.SerializeToString() for part in parts)
+    rest = b"\x40\x01"
+    for wire, name, device in (
+        (alone + rest, "float32", (1, 5)),
+        (alone + more + rest, "float64", (3, 5)),
+        (alone + rest, "float32", (1, 5)),
+    ):
+        header = reading.read(wire, 0, len(wire)).header
+        assert (header.dtype.name, header.device) == (name, device)
 
 
 def test_remembered_parts_do_not_mix() -> None:

@@ -82,6 +82,7 @@ def test_lanes(name: str) -> None:
 
 def test_names_that_end_in_an_x_and_a_number_are_told_apart() -> None:
     assert dw.DType("float4_e2m1fnx2").lanes == 2
+    assert dw.DType("float4_e2m1fnx2").name == dw.DType(17, 4, 2).name == "float4_e2m1fnx2"
     assert dw.DType("boolx3") is dw.DType(6, 8, 3)
     assert dw.DType("int8x16") is dw.DType(0, 8, 16)
     assert dw.DType("float32x1") is dw.DType("float32")
@@ -104,6 +105,9 @@ BAD = [
     (2, 32, -1),
     (3, 64, 1),
     (-1, 8, 1),
+    (200, 0, 1),
+    (200, -8, 1),
+    (200, 8, 0),
     (200, 12, 1),
     (200, 9, 1),
     *((0, 24, 1), (1, 128, 1), (2, 8, 1), (2, 24, 1), (4, 32, 1), (5, 16, 1), (6, 1, 1), (6, 16, 1)),
@@ -141,6 +145,51 @@ def test_parts_and_alignment(name: str) -> None:
     assert d.alignment >= d.part_bytes
     assert dw.DType(f"{name}x3").part_bytes == d.part_bytes
     assert dw.DType("code200_24bit").alignment == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "alignment"),
+    [
+        *(("int1", 1), ("uint4", 1), ("bool", 1), ("float8_e5m2", 1), ("bfloat16", 2), ("float32", 4)),
+        *(("int64", 8), ("complex64", 8), ("complex128", 16), ("bcomplex32", 4), ("float32x4", 4), ("int4x8", 1)),
+        *(("code200_24bit", 1), ("code200_48bit", 2), ("code200_256bit", 16), ("code200_2048bit", 16)),
+    ],
+)
+def test_alignment_is_one_lane(name: str, alignment: int) -> None:
+    assert dw.DType(name).alignment == alignment
+
+
+@NAMES
+def test_payloads_need_a_check_only_where_a_bit_may_be_wrong(name: str) -> None:
+    for lanes in (1, 3):
+        d = dw.DType(*CODES[name], lanes)
+        assert d.any_bytes == (d.bits >= 8 and name != "bool")
+        numpy_fits = d.numpy_or_none is not None and d.numpy_or_none.alignment >= d.alignment
+        assert d.plain_numpy is (d.numpy_or_none if d.any_bytes and numpy_fits else None)
+    assert dw.DType("float32").plain_numpy == np.dtype("f4")
+    assert dw.DType("code200_8bit").any_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("code200_16bit", "does not know the code"),
+        ("code200_16bitx2", "does not know the code"),
+        ("float32x2", "last axis of size lanes"),
+        ("int7", "a newer one may"),
+    ],
+)
+def test_types_without_numpy_name_the_remedy(name: str, remedy: str) -> None:
+    with pytest.raises(dw.UnsupportedTensorError, match=remedy) as caught:
+        _ = dw.DType(name).numpy
+    assert caught.value.field == "dtype"
+
+
+@pytest.mark.parametrize(("name", "size"), [("int4", 1), ("float32", 4), ("complex128", 16), ("float32x3", 12)])
+def test_elements_are_moved_by_a_type_of_their_size(name: str, size: int) -> None:
+    d = dw.DType(name)
+    assert d.element.itemsize == d.itemsize == size
+    assert d.numpy_or_none is None or d.element is d.numpy_or_none
 
 
 def test_a_type_is_immutable_and_is_itself_after_pickling() -> None:
