@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..service.client import Client
 
 OK, BAD_DATA, USAGE, NOT_FOUND, REMOTE, SYSTEM = range(6)
+_INTERRUPTED, _BROKEN_PIPE = 130, 141
+"""Exit codes that shells give to commands that SIGINT or SIGPIPE ended: 128 and the signal's number."""
 
 EXIT_CODES = """\
 exit codes:
@@ -44,11 +46,12 @@ An ADDRESS is host:port, unix:/path, or grpcs://host:port for TLS. The token for
 it is taken from the environment variable {TOKEN}.
 """
 
+# An argument of `ls` that is not a file: a word and a port, or a scheme. Other arguments are missing files.
 _ADDRESS = re.compile(r"unix:.+|grpcs?://.+|(\[[0-9A-Fa-f:.%]+\]|[\w.-]+):\d+")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command, and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given[:1] == ["serve"]:
@@ -58,11 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has closed it. Python would report that once more when it flushes at exit.
+        # The reader of our output, such as `head`, has closed it. Python flushes at exit and would report it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _BROKEN_PIPE
     except (WireError, OSError, MissingExtraError) as error:
         return _fail(error)
 
@@ -72,7 +75,11 @@ class MissingExtraError(Exception):
 
 
 def _with_extra(extra: str, module: str) -> Any:
-    """Import a module that needs an extra."""
+    """Import a module that needs an extra.
+
+    Raises:
+        MissingExtraError: A package of the extra is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -102,7 +109,13 @@ _CODES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = 
 
 
 class Positional(NamedTuple):
-    """A positional argument of a command."""
+    """A positional argument of a command.
+
+    Attributes:
+        name: Its name in the parsed options, and in capitals in the help.
+        text: Its help text.
+        optional: True if it may be left out; it is None then.
+    """
 
     name: str
     text: str
@@ -196,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: list[str]) -> int:
-    # By name: the library never imports the server, which has flags, help and messages of its own.
+    # Imported by name, because the library never depends on the server, which has flags and help texts of its own.
     return int(_with_extra("server", "dlpack_wire_server.app").main(arguments))
 
 
@@ -249,7 +262,7 @@ def _ls(options: argparse.Namespace) -> int:
     if options.json:
         listed = [{**o._asdict(), "metadata": json_metadata(o.metadata)} for o in objects]
         for facts in listed:
-            del facts["headers"]  # a list has none
+            del facts["headers"]  # not part of a list's answer
         print_json(listed)
     else:
         print_table(
@@ -341,7 +354,7 @@ def _connect(options: argparse.Namespace, address: str) -> Client:
 
 
 def _put(options: argparse.Namespace) -> int:
-    # Verified: the sums that travel are computed anew, and would vouch for damaged bytes.
+    # Verify: the sums that are sent are computed from what is read here, and would vouch for damaged bytes.
     with (
         file.open(options.file, verify=True) as f,
         _connect(options, options.address) as client,

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 _LARGE_BYTES = 16 << 20
-"""Transfers from this size on get a progress bar: smaller ones end before it could be read."""
+"""Size from which transfers get a progress bar: smaller ones take a moment."""
 
 
 def printable(text: str) -> str:
@@ -69,7 +69,7 @@ Report = Callable[[int, int], None]
 
 
 def progress(what: str) -> AbstractContextManager[Report | None]:
-    """Return a context with a function that shows progress if the bytes are many; with None if nobody would see it."""
+    """Return a context that yields a function which shows progress of large transfers, or None without a terminal."""
     if not sys.stderr.isatty():
         return contextlib.nullcontext()
     try:

@@ -23,28 +23,41 @@ from ..tensor.memory import Buffer
 from ..v1 import dlpack_pb2
 
 MAX_CHUNK_BYTES = MAX_MESSAGE_BYTES + (64 << 20)
-"""Largest chunk that is decompressed: one message as large as they come, and what stood before it."""
+"""Largest chunk that is decompressed: one message of the largest size, and 64 MiB of messages before it in the chunk.
+Writers close a chunk with the message that reaches its size, by default 1 MiB."""
 
 SCHEMA_NAME = dlpack_pb2.DLTensor.DESCRIPTOR.full_name
 ENCODING = "protobuf"
-"""Encoding of messages and of their schema, as the registry of MCAP names it."""
+"""Encoding of messages and of their schema, as MCAP's registry names it."""
 
 _RECORD = struct.Struct("<BQ")
 """Head of every record: its opcode, and the size of its content."""
 
-_MESSAGE_OPCODE, _CHUNK_OPCODE = 5, 6
 _CHUNK = struct.Struct("<BQQQQII")
+"""A chunk up to the name of its compression: head, first and last time, size uncompressed, CRC-32, size of the name."""
+
 _UINT64 = struct.Struct("<Q")
+"""Size of a chunk's compressed content, behind the name of the compression."""
+
 _MESSAGE = struct.Struct("<HIQQ")
+"""Content of a message before its data: channel, sequence, time of the log entry, time of publication."""
 
-_HELD_BYTES = 64 << 20
-"""Chunks that overlap in time are read alternately, so the last few are kept: some sixty of the default size."""
-
-_PIECE_BYTES = 1 << 20
-"""Output of the decompressor at a time: bounds what a false announcement can make it allocate."""
+_FOOTER = struct.Struct("<BQQQI")
+"""The last record: head, positions of the summary and of its offsets, CRC-32 of the summary up to here."""
 
 _MAGIC = b"\x89MCAP0\r\n"
-_FOOTER = struct.Struct("<BQQQI")
+"""First and last bytes of a finished file."""
+
+# Plain numbers: comparing with an enum's member would slow the loop over a chunk's messages.
+_MESSAGE_OPCODE, _CHUNK_OPCODE = int(Opcode.MESSAGE), int(Opcode.CHUNK)
+
+_HELD_BYTES = 64 << 20
+"""Bytes of chunks that are kept, because chunks that overlap in time are read in turn: some sixty of the default size.
+More serves logs in which more chunks overlap, and costs memory."""
+
+_PIECE_BYTES = 1 << 20
+"""Bytes that are decompressed at a time: bounds what an announced size can make the decompressor allocate."""
+
 _NO_INDEX = "the log's messages have no index: they were not written in chunks"
 
 
@@ -78,8 +91,8 @@ class ChunkContents:
         """Return the messages and other records in the chunk [begin, end) of the file.
 
         Raises:
-            DecodeError: There is no such chunk, or it is damaged.
-            LimitError: It is too large to be decompressed.
+            DecodeError: The chunk is missing or damaged.
+            LimitError: The chunk is too large to be decompressed.
         """
         content = self._held.pop(begin, None)
         if content is None:
@@ -98,7 +111,7 @@ class ChunkContents:
         record = memoryview(self._source.read(begin, end))
         opcode, record_bytes, _, _, size, crc, name_bytes = _CHUNK.unpack_from(record)
         if opcode != _CHUNK_OPCODE or record_bytes != len(record) - _RECORD.size:
-            raise DecodeError("there is no chunk at the position in the index")
+            raise DecodeError("the index names a chunk where the file has something else")
         at = _CHUNK.size + name_bytes
         compression = bytes(record[_CHUNK.size : at])
         (compressed_bytes,) = _UINT64.unpack_from(record, at)
@@ -121,8 +134,8 @@ class Summary(NamedTuple):
     """The index of a log.
 
     Attributes:
-        channels: Of every channel in the file: its topic if it carries tensors, else None.
-        chunks: The chunks, in the order of the file.
+        channels: Topic of each channel by its number, or None if the channel does not carry tensors.
+        chunks: Index entries of the chunks, in the order of the file.
     """
 
     channels: dict[int, str | None]
@@ -133,7 +146,7 @@ def read_summary(source: Storage) -> Summary:
     """Read the index at the end of a finished log.
 
     Raises:
-        DecodeError: It is not an MCAP file, was not finalised or cut off, or its index is damaged.
+        DecodeError: The file is not MCAP, was not finalised, is cut off, or its index is damaged.
         McapError, struct.error, UnicodeDecodeError, OverflowError: A record of the index is malformed.
     """
     size = source.size
@@ -181,7 +194,11 @@ def read_summary(source: Storage) -> Summary:
 
 
 def _check_chunks(chunks: list[ChunkIndex], channels: dict[int, str | None], data_end: int) -> None:
-    """Sort the chunks by position; refuse those that share bytes, which could give any number of messages."""
+    """Sort the chunks by position, and refuse chunks that share bytes: a small file could have any number of messages.
+
+    Raises:
+        DecodeError: Chunks overlap, end after `data_end`, or have channels that are not in `channels`.
+    """
     chunks.sort(key=lambda chunk: chunk.chunk_start_offset)
     free = len(_MAGIC)
     for chunk in chunks:
@@ -195,7 +212,12 @@ def _check_chunks(chunks: list[ChunkIndex], channels: dict[int, str | None], dat
 
 
 def messages(content: Buffer) -> Iterator[tuple[int, int, int]]:
-    """Yield (position, channel, time) of every message in a chunk's content."""
+    """Yield (position, channel, time) of every message in a chunk's content.
+
+    Raises:
+        DecodeError: A record does not end within the chunk, or is too short to be a message.
+        struct.error: The chunk ends inside the head of a record.
+    """
     position, end = 0, len(content)
     while position < end:
         opcode, size = _RECORD.unpack_from(content, position)
@@ -209,7 +231,7 @@ def messages(content: Buffer) -> Iterator[tuple[int, int, int]]:
 
 
 def message_at(content: Buffer, position: int) -> Message:
-    """Return the message at a position that `messages` gave."""
+    """Return the message at a position that `messages` yielded, without a copy of its data."""
     _, size = _RECORD.unpack_from(content, position)
     begin = position + _RECORD.size
     channel, sequence, time_ns, _ = _MESSAGE.unpack_from(content, begin)
@@ -217,10 +239,10 @@ def message_at(content: Buffer, position: int) -> Message:
 
 
 def check_crc(what: str, expected: int, content: Buffer) -> None:
-    """Compare a CRC-32; zero means that there is none.
+    """Check a CRC-32; zero means that the writer did not compute it.
 
     Raises:
-        ChecksumError: They differ.
+        ChecksumError: The content does not match it.
     """
     if not expected:
         return
@@ -234,7 +256,11 @@ def check_crc(what: str, expected: int, content: Buffer) -> None:
 
 
 def _decompress(compression: bytes, compressed: Buffer, size: int) -> Buffer:
-    """Decompress piece by piece, so that memory follows the real size, not the announced one."""
+    """Decompress piece by piece, so that memory follows the real size and not the announced one.
+
+    Raises:
+        DecodeError: The compression is unknown, or the content is damaged or of another size.
+    """
     if compression not in _PIECES:
         raise DecodeError(f"unknown compression {compression[:64]!r}")
     content = bytearray()

@@ -27,9 +27,9 @@ class LogRecord(NamedTuple):
     """One tensor of a log.
 
     Attributes:
-        topic: The topic it was written to.
-        time_ns: When it was made, in nanoseconds; since 1970-01-01 UTC if the writer kept to that.
-        sequence: Counts the writer's tensors of this topic from 1, modulo 2^32.
+        topic: Topic that it was written to.
+        time_ns: Time at which it was made, in nanoseconds; since 1970-01-01 UTC if the writer kept to that.
+        sequence: Number of the tensor among the writer's tensors of this topic, from 1, modulo 2^32.
         tensor: The tensor, in memory of its own.
     """
 
@@ -50,12 +50,14 @@ class LogReader:
             max_chunk_bytes: Largest chunk that is decompressed: a few bytes may announce any size.
 
         Raises:
-            DecodeError: It is not an MCAP file, was not finalised or cut off, or its index is damaged.
-            OSError: It could not be opened.
+            DecodeError: The file is not MCAP, was not finalised, is cut off, or its index is missing or damaged.
+            FileNotFoundError: The file does not exist.
+            OSError: The file could not be opened or read.
+            TypeError: `path` is neither text, bytes nor path-like.
         """
         self._where = os.fsdecode(path)
         self._max_chunk_bytes = max_chunk_bytes
-        # Its descriptor is closed when nothing needs it any more: a reading that has begun goes on after `close`.
+        # The descriptor is closed when nothing refers to it: an iteration that has begun goes on after `close`.
         self._source: Storage | None = open_path(self._where, mapped=False)
         with self._decoding() as source:
             self._channels, self._chunks = read_summary(source)
@@ -70,9 +72,9 @@ class LogReader:
         """Yield the tensors of a range of time, in the order of their times; equal times in the order of writing.
 
         Args:
-            topics: Topics to read; all if not given. A topic that the log does not have yields nothing.
-            start_ns: First time to read.
-            end_ns: Time before which to stop.
+            topics: Topics to read; by default, all. A topic that the log does not have yields nothing.
+            start_ns: First time to read; by default, that of the earliest tensor.
+            end_ns: Time before which to stop; by default, the latest tensor is included.
 
         Raises:
             DecodeError: A chunk or tensor is damaged.
@@ -134,7 +136,11 @@ class LogReader:
     def _in_order(
         self, chunk: ChunkIndex, content: Buffer, wanted: dict[int, str], begin: int, end: int
     ) -> Iterator[tuple[int, int]]:
-        """Return (time, position) of the wanted messages of a chunk, in the order of their times."""
+        """Return (time, position) of the wanted messages of a chunk, in the order of their times.
+
+        Raises:
+            DecodeError: The chunk has a channel or a time that its entry in the index excludes.
+        """
         times, positions = array("Q"), array("Q")
         for position, channel, time_ns in messages(content):
             if channel not in self._channels:
@@ -152,7 +158,12 @@ class LogReader:
 
     @contextlib.contextmanager
     def _decoding(self) -> Iterator[Storage]:
-        """Return the file's bytes; turn every error about them into a DecodeError that names the file."""
+        """Return the file's bytes, and turn every error about them into a DecodeError that names the file.
+
+        Raises:
+            DecodeError: The block found the file to be malformed.
+            ValueError: The log is closed.
+        """
         if self._source is None:
             raise ValueError(f"{self._where} is closed")
         try:
@@ -165,7 +176,7 @@ class LogReader:
             raise DecodeError(f"malformed MCAP record: {said}").at(path=self._where) from error
 
     def close(self) -> None:
-        """Close the file. Tensors taken from it stay usable, and a reading that has begun goes on."""
+        """Close the file. Tensors taken from it stay usable, and an iteration that has begun goes on."""
         self._source = None
 
     def __enter__(self) -> LogReader:

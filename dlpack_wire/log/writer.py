@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import operator
+import os
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -23,13 +24,13 @@ from ..v1 import dlpack_pb2
 from .mcap import ENCODING, SCHEMA_NAME
 
 CHUNK_BYTES = 1 << 20
-"""Messages are gathered into chunks of about this size. A larger one is compressed better, and more is lost by a crash
-before it is full."""
+"""Size at which a chunk is written out: the default of the `mcap` package. Larger chunks are compressed better, and
+more is lost in a crash before a chunk is full."""
 
 Compression = Literal["none", "lz4", "zstd"]
 
 _MAX_TOPICS = 65535
-"""Most topics: channels are numbered with 16 bits, from 1."""
+"""Most topics of a log: MCAP numbers channels with 16 bits, and this writer from 1."""
 
 
 class LogWriter:
@@ -50,7 +51,7 @@ class LogWriter:
         """Begin a log.
 
         Args:
-            target: A path, or an object with `write`, which is not closed with the log.
+            target: A path, or an object with a `write` method, which is not closed with the log.
             compression: Compression of whole chunks. Most tensors hardly shrink.
             chunk_bytes: Size at which a chunk is written out.
             overwrite: Replace an existing file instead of refusing to.
@@ -58,11 +59,12 @@ class LogWriter:
         Raises:
             FileExistsError: The file exists and `overwrite` is not set: a recording cannot be made again.
             EncodeError: The compression is unknown.
-            OSError: The file cannot be created.
+            OSError: The file cannot be created, or the header not written.
+            TypeError: `target` is neither a path nor has a `write` method.
         """
         if compression not in _COMPRESSIONS:
             raise EncodeError(f"must be one of {', '.join(_COMPRESSIONS)}, not {compression!r}", field="compression")
-        self._file = None if hasattr(target, "write") else io.FileIO(target, "w" if overwrite else "x")
+        self._file = None if hasattr(target, "write") else io.FileIO(os.fspath(target), "w" if overwrite else "x")
         self._output = _Output(target if self._file is None else self._file)
         self._writer = Writer(self._output, chunk_bytes, _COMPRESSIONS[compression])  # type: ignore[arg-type]
         # The number and the sequences of each topic's channel.
@@ -84,7 +86,8 @@ class LogWriter:
         Args:
             topic: Topic of the tensor: 1 to 4096 bytes of UTF-8 without NUL.
             x: Anything that `encode` takes.
-            time_ns: When it was made, in nanoseconds since 1970-01-01 UTC; now, if not given. Times need not ascend.
+            time_ns: Time at which it was made, in nanoseconds since 1970-01-01 UTC; by default, now. Times need not
+                ascend.
             layout: As for `encode`.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import random
@@ -32,7 +33,7 @@ from subprocesses import run_python
 
 import dlpack_wire as dw
 from dlpack_wire.log import LogReader, LogRecord, LogWriter
-from dlpack_wire.log import mcap as mcap_chunk
+from dlpack_wire.log import mcap as mcap_format
 from dlpack_wire.log.writer import Compression
 
 COMPRESSIONS: tuple[Compression, ...] = ("none", "lz4", "zstd")
@@ -112,7 +113,7 @@ def test_equal_times_stay_in_the_order_of_writing(path: Path) -> None:
 
 def test_clocks_that_disagree_need_little_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every chunk spans all times, so each is read in turn, more than once."""
-    monkeypatch.setattr(mcap_chunk, "_HELD_BYTES", 1 << 20)
+    monkeypatch.setattr(mcap_format, "_HELD_BYTES", 1 << 20)
     with LogWriter(path, chunk_bytes=1 << 20) as log:
         for i in range(200):
             log.write("since boot", np.full(1 << 15, i, np.int32), time_ns=i)
@@ -220,7 +221,7 @@ def write_by_reference(path: Path, **options: Any) -> None:
     with path.open("wb") as stream:
         writer = Writer(stream, chunk_size=500, **options)
         writer.start()
-        tensor = writer.register_schema(mcap_chunk.SCHEMA_NAME, "protobuf", b"")
+        tensor = writer.register_schema(mcap_format.SCHEMA_NAME, "protobuf", b"")
         other = writer.register_schema("foxglove.Log", "jsonschema", b"{}")
         channels = [writer.register_channel("t", "protobuf", tensor) for _ in range(2)]
         text = writer.register_channel("text", "json", other)
@@ -277,7 +278,7 @@ def test_a_channel_that_the_summary_does_not_know(path: Path) -> None:
 @pytest.mark.parametrize("topic", ["", "a\0b", "x" * 4097, "\ud800", b"bytes", 3])
 def test_bad_topics(path: Path, topic: Any) -> None:
     with LogWriter(path) as log:
-        with pytest.raises(dw.EncodeError):
+        with pytest.raises(dw.EncodeError, match="name"):
             log.write(topic, np.zeros(1))
         log.write("x" * 4096, np.zeros(1))
     assert len(read(path)) == 1
@@ -285,8 +286,9 @@ def test_bad_topics(path: Path, topic: Any) -> None:
 
 @pytest.mark.parametrize("time_ns", [-1, 2**64])
 def test_bad_times(path: Path, time_ns: int) -> None:
-    with LogWriter(path) as log, pytest.raises(dw.EncodeError, match="time_ns"):
+    with LogWriter(path) as log, pytest.raises(dw.EncodeError, match=r"topic 't'.*time_ns") as caught:
         log.write("t", np.zeros(1), time_ns)
+    assert (caught.value.topic, caught.value.tensor, caught.value.field) == ("t", None, "time_ns")
     with pytest.raises(TypeError), LogWriter(io.BytesIO()) as log:
         log.write("t", np.zeros(1), 1.5)  # type: ignore[arg-type]
 
@@ -294,8 +296,9 @@ def test_bad_times(path: Path, time_ns: int) -> None:
 def test_bad_tensors_name_their_topic_and_leave_the_log_usable(path: Path) -> None:
     with LogWriter(path) as log:
         log.write("t", np.zeros(1))
-        with pytest.raises(dw.UnsupportedTensorError, match="'times'"):
+        with pytest.raises(dw.UnsupportedTensorError, match="topic 'times'") as caught:
             log.write("times", np.zeros(1, "M8[ns]"))
+        assert (caught.value.topic, caught.value.tensor) == ("times", None)
         with pytest.raises(dw.EncodeError, match="save"):
             log.write("large", np.broadcast_to(np.float32(0), (1 << 29, 1)))
         log.write("t", np.ones(1))
@@ -307,8 +310,9 @@ def test_more_topics_than_a_log_can_number(path: Path) -> None:
     with LogWriter(path) as log:
         for i in range(65535):
             log.write(str(i), x, time_ns=i)
-        with pytest.raises(dw.EncodeError, match="65535 topics"):
+        with pytest.raises(dw.EncodeError, match="65535 topics") as caught:
             log.write("one more", x)
+        assert (caught.value.declared, caught.value.limit, caught.value.topic) == (65536, 65535, "one more")
         log.write("7", x, time_ns=70_000)
     with LogReader(path) as back:
         assert len(back.topics()) == 65535
@@ -319,6 +323,27 @@ def test_an_unknown_compression(path: Path) -> None:
     with pytest.raises(dw.EncodeError, match="compression"):
         LogWriter(path, compression="gzip")  # type: ignore[arg-type]
     assert not path.exists()
+
+
+@pytest.mark.parametrize("target", [None, 3, 1.5, ["a"]])
+def test_targets_and_paths_of_wrong_types(target: Any) -> None:
+    with pytest.raises(TypeError):
+        LogWriter(target)
+    with pytest.raises(TypeError):
+        LogReader(target)
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        LogReader(tmp_path / "missing")
+    with pytest.raises(IsADirectoryError):
+        LogReader(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        LogWriter(tmp_path / "missing" / "run.mcap")
+    with pytest.raises(OSError, match=r"exists|directory"):
+        LogWriter(tmp_path)
+    with pytest.raises(IsADirectoryError):
+        LogWriter(tmp_path, overwrite=True)
 
 
 # --- endings ----------------------------------------------------------------------------------------------------------
@@ -405,6 +430,7 @@ def test_a_closed_log(small: Path, path: Path) -> None:
 
 
 def test_descriptors_are_given_back(small: Path) -> None:
+    gc.collect()  # errors that other tests caught keep their readers in a circle with the test's frame
     before = os.listdir("/proc/self/fd")
     for _ in range(10):
         with LogReader(small) as log:
@@ -502,7 +528,7 @@ def test_cut_anywhere(small: Path, path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 5000, b"\0" * 100, b"\x89MCAP0\r\n", b"\x89MCAP0\r\n" * 2])
-def test_what_is_no_log(path: Path, content: bytes) -> None:
+def test_other_files_are_refused(path: Path, content: bytes) -> None:
     assert isinstance(outcome(path, content), dw.DecodeError)
 
 
@@ -611,7 +637,7 @@ def with_chunk(path: Path, chunk: Chunk) -> None:
     with path.open("wb") as stream:
         writer = Writer(stream, compression=CompressionType.NONE)
         writer.start()
-        writer.register_channel("t", "protobuf", writer.register_schema(mcap_chunk.SCHEMA_NAME, "protobuf", b""))
+        writer.register_channel("t", "protobuf", writer.register_schema(mcap_format.SCHEMA_NAME, "protobuf", b""))
         writer.add_message(1, 0, b"", 0)
         writer.finish()
     content = path.read_bytes()
@@ -690,7 +716,7 @@ def test_a_damaged_tensor_names_its_topic(path: Path) -> None:
     with path.open("wb") as stream:
         writer = Writer(stream)
         writer.start()
-        writer.register_channel("left", "protobuf", writer.register_schema(mcap_chunk.SCHEMA_NAME, "protobuf", b""))
+        writer.register_channel("left", "protobuf", writer.register_schema(mcap_format.SCHEMA_NAME, "protobuf", b""))
         writer.add_message(1, 0, bytes(message), 0)
         writer.finish()
     with LogReader(path) as log, pytest.raises(dw.ChecksumError, match="topic 'left'"):
