@@ -409,6 +409,8 @@ def test_onnx_typed_fields_are_read(tmp_path: Path, ours: Path) -> None:
         make("b", kind.BOOL, [3], [True, False, True]),
         make("n", kind.INT8, [3], [-128, 0, 127]),
         make("h", kind.FLOAT16, [2], [1.5, -2]),
+        make("q", kind.INT4, [5], [1, -2, 7, -8, 3]),
+        make("e", kind.FLOAT8E5M2, [2], [1.5, -2]),
         make("empty", kind.INT32, [0], []),
     ]
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], initializers)), tmp_path / "x.onnx")
@@ -431,13 +433,14 @@ def test_initializers_of_graphs_in_nodes_have_the_nodes_names(tmp_path: Path, ou
 
 
 @pytest.mark.parametrize(
-    "location", ["../secret", "/etc/hostname", "folder/../../secret", "link", "folder", "", ".", "none"]
+    "location", ["../secret", "/etc/hostname", "folder/../../secret", "link", "folder", "", ".", "none", "empty"]
 )
 def test_onnx_external_data_never_leads_out_of_the_folder(location: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     (folder / "folder").mkdir(parents=True)
     (tmp_path / "secret").write_bytes(bytes(100))
     (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "empty").write_bytes(b"")
     model = onnx_model({"a": np.zeros(2)})
     t = model.graph.initializer[0]
     t.ClearField("raw_data")
@@ -501,12 +504,18 @@ def test_bad_initializers_are_refused(tmp_path: Path, ours: Path) -> None:
         with pytest.raises(dw.DecodeError, match=says) as caught:
             convert(saved(*tensors), ours)
         assert caught.value.path == str(tmp_path / "x.onnx")
-    content = onnx_model({}).SerializeToString()
-    cut = kind(name="a", data_type=kind.FLOAT, dims=[1]).SerializeToString() + b"\x22\x05\0\0\0\0\0"
-    graph = b"\x2a" + bytes((len(cut),)) + cut
-    (tmp_path / "x.onnx").write_bytes(content + b"\x3a" + bytes((len(graph),)) + graph)
-    with pytest.raises(dw.DecodeError, match="value of 4 bytes"):
-        convert(tmp_path / "x.onnx", ours)
+    for field, says in (
+        (b"\x22\x05\0\0\0\0\0", "value of 4 bytes"),  # float_data of 5 bytes
+        (b"\x25\0\0\0\0", "not packed"),  # one float by itself
+        (b"\x42\x01\xff", "not UTF-8"),  # a name
+        (b"\x40\x01", "wire type 0"),  # a name that is a number
+        (b"\x12\x00", "wire type 2"),  # a data type that is text
+    ):
+        tensor = kind(name="a", data_type=kind.FLOAT, dims=[1]).SerializeToString() + field
+        graph = b"\x2a" + onnx_length(tensor) + tensor
+        (tmp_path / "x.onnx").write_bytes(b"\x3a" + onnx_length(graph) + graph)
+        with pytest.raises(dw.DecodeError, match=says):
+            convert(tmp_path / "x.onnx", ours)
     nested = b""
     for _ in range(40):
         nested = b"\x32" + onnx_length(nested) + nested  # an attribute's graph
