@@ -5,12 +5,12 @@ Any bytes fed to any decoder give a value or a `DecodeError`. Another exception 
 WireError
 ├── EncodeError                 your tensor cannot go on the wire
 │   └── UnsupportedTensorError  also BufferError, as DLPack asks
-├── DecodeError                 also ValueError: what arrived is wrong
+├── DecodeError                 also ValueError: the input is wrong
 │   ├── TruncatedError          needed, available
 │   ├── ChecksumError           expected, actual
 │   ├── LimitError              declared, limit
 │   └── UnsupportedVersionError found, supported
-└── RemoteError                 code, reason: what a server or the way to it said
+└── RemoteError                 code, reason: a server refused, or could not be reached
     └── NotFoundError           also KeyError
 
 To add where an error happened, call `at` on it and re-raise it with a bare `raise`, which keeps its cause.
@@ -112,11 +112,11 @@ class DecodeError(WireError, ValueError):
 
 
 class TruncatedError(DecodeError):
-    """The input ends before what it announces.
+    """The input is shorter than it announces.
 
     Attributes:
-        needed: Bytes that the input announces.
-        available: Bytes that are there.
+        needed: Number of bytes that the input announces.
+        available: Number of bytes that are there.
     """
 
     def __init__(self, message: str, *, needed: int, available: int, **where: Any) -> None:

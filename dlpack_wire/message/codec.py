@@ -177,7 +177,7 @@ class _Seen:
     Attributes:
         header: Its header, without the checksum.
         element: The dtype to view the payload as.
-        is_exported: True if numpy exports such an array as a buffer, which is then what is hashed.
+        is_exported: True if numpy exports such an array as a buffer; then the array itself is hashed, without a view.
         sum_begin: Position of the checksum's value; 0 if there is none.
         begin: Position of the payload.
     """

@@ -25,7 +25,7 @@ MAX_ALIASES = 64
 """Most further names of one tensor: a model with a weight tied more often has not been seen."""
 
 MAX_RECORD_BYTES = 1 << 20
-"""Most bytes of a record without its tensor: what a reader must fetch before it may look at the tensor."""
+"""Most bytes of a record without its tensor: a reader fetches them before it looks at the tensor."""
 
 MAX_NAMES_BYTES = MAX_RECORD_BYTES - SUM_FIELD_BYTES
 """Most bytes of a record's names and metadata: its cap without the header sum's field."""

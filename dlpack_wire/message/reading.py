@@ -22,7 +22,7 @@ from .wire import LEN, VARINT, field_cut, fixed_size, read_field, read_minimal_v
 from .writing import ORDER_FIELDS, SUM_TAG, fixed_fields
 
 MAX_HEADER_BYTES = 64 * 1024
-"""Most bytes of all fields except padding and data: fifty times what 64 dimensions with strides take."""
+"""Most bytes of all fields except padding and data: fifty times those of 64 dimensions with strides."""
 
 MAX_PADDING_BYTES = 16384
 """Most padding: four times the largest alignment of a file, the most that a writer ever needs."""
@@ -176,7 +176,7 @@ def read(buffer: Buffer, pos: int, end: int) -> Parsed:
 def read_plain(buffer: Buffer, length: int) -> Parsed | None:
     """Read a message as our own writer makes most of them: compact, in this machine's order, with a device and a sum.
 
-    It says what `read` says of the same message, or None: then `read` has to look. A program's messages differ in
+    It returns the result of `read`, or None for a message that `read` must look at. A program's messages differ in
     shape and payload, seldom in dtype and device, so the fields before and behind the shape are compared whole with
     those of an earlier message instead of being parsed: that is twice as fast as `read`.
 

@@ -58,7 +58,7 @@ RawTensor = tuple[int, int, int, int, int, int, int, int, int, int]
 """A C `DLTensor`: (data, device_type, device_id, ndim, code, bits, lanes, shape, strides, byte_offset).
 
 Pointers are addresses, 0 for NULL. A plain tuple, as `struct` makes it: to build one with named fields would cost a
-tenth of encoding a small tensor. So those who read one unpack it into these names.
+tenth of encoding a small tensor. Its readers unpack it into these names.
 """
 
 

@@ -102,7 +102,7 @@ def borrow(x: Any) -> Borrowed:
 
 
 def borrow_writable(x: Any) -> Borrowed:
-    """Borrow a tensor's memory to write into: that of a numpy array, or of an object whose library says it may be done.
+    """Borrow a tensor's memory to write into, if it is an array or its library allows that.
 
     Raises:
         UnsupportedTensorError: The memory is read-only, or not known to be that of `x` itself.

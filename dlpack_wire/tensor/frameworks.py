@@ -49,7 +49,7 @@ def _has_memory(x: Any) -> bool:
 
 
 def is_lazy(x: Any) -> bool:
-    """Return True if x shows other values than its memory holds."""
+    """Return True if the values of x are not those in its memory."""
     return _is_torch(x) and (x.is_conj() or x.is_neg())
 
 
@@ -87,7 +87,7 @@ def _torch_strided() -> Any:
 
 
 _TORCH_DTYPES: dict[Any, bool] = {}
-"""torch dtypes whose export is right, and True for the complex ones. As many as torch has."""
+"""torch dtypes that torch exports rightly, with True for the complex ones. Not a Memo: torch has only so many."""
 
 
 def _check_torch_dtype(dtype: Any) -> bool:

@@ -25,5 +25,5 @@ def empty_aligned(size: int) -> np.ndarray[Any, Any]:
 
 
 def unreserved(size: int) -> memoryview:
-    """Return zeroed memory whose pages exist only where it is written to, however large it is."""
+    """Return zeroed memory, of any size, whose pages are allocated when they are written to."""
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE))

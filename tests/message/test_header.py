@@ -178,6 +178,24 @@ def test_a_header_without_a_type_is_refused_by_both_readers() -> None:
     assert (caught.value.field, caught.value.offset) == ("dtype", 1)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [
+        ({"code": 2, "lanes": 1}, "bits 0"),
+        ({"code": 0, "lanes": 1}, "bits 0"),
+        ({"code": 0, "bits": 8}, "lanes 0"),
+        ({}, "bits 0, lanes 0"),
+    ],
+    ids=str,
+)
+def test_numbers_of_a_type_that_are_left_out_are_zero(dtype: Any, said: str) -> None:
+    message = dlpack_pb2.DLTensor(dtype=dtype)
+    wire = message.SerializeToString()
+    for read in (lambda: reading.from_message(message), lambda: reading.read(wire, 0, len(wire))):
+        with pytest.raises(dw.DecodeError, match=said):
+            read()
+
+
 @pytest.mark.parametrize("byte_order", [-1, 3, 2**31 - 1])
 def test_a_byte_order_that_does_not_exist_is_refused(byte_order: int) -> None:
     with pytest.raises(dw.DecodeError, match="neither") as caught:
