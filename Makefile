@@ -18,7 +18,6 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECK_TOOLS = ruff==0.17.6 mypy==2.4.1 types-protobuf==7.35.1.20260906 types-grpcio==1.85.0.20261028
-COVERAGE_TOOLS = coverage==7.17.5 pytest-cov==7.1.0
 DIST_TOOLS = build==1.6.1 twine==7.0.0
 
 .PHONY: demo test coverage check format bench soak fuzz matrix proto floors dist clean
@@ -42,10 +41,6 @@ $(VENV)/check: Makefile $(VENV)/installed
 	$(PIP) $(CHECK_TOOLS)
 	touch $@
 
-$(VENV)/coverage: Makefile $(VENV)/test
-	$(PIP) $(COVERAGE_TOOLS)
-	touch $@
-
 $(VENV)/dist: Makefile | $(BIN)/python
 	$(PIP) $(DIST_TOOLS)
 	touch $@
@@ -62,8 +57,8 @@ demo: $(VENV)/demo
 test: $(VENV)/test
 	$(BIN)/python -m pytest $(ARGS)
 
-coverage: $(VENV)/coverage
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
+coverage:
+	$(MAKE) test ARGS="--cov --cov-report=term:skip-covered $(ARGS)"
 
 soak: $(VENV)/test
 	$(BIN)/python -m pytest --soak --timeout 7200 $(ARGS)

@@ -17,6 +17,24 @@ def xxh3(content: bytes) -> int:
     return xxhash.xxh3_64_intdigest(content)
 
 
+BLOCK = 1 << 20
+
+
+def sums_of_blocks(payload: bytes) -> list[int]:
+    """The list of a chunk: a sum for each block."""
+    return [xxh3(payload[at : at + BLOCK]) for at in range(0, len(payload), BLOCK)]
+
+
+def block_sums(payload: bytes) -> bytes:
+    """The list of an index entry: a sum for each block if there are several, else nothing."""
+    sums = sums_of_blocks(payload)
+    return b"".join(s.to_bytes(8, "little") for s in sums) if len(sums) > 1 else b""
+
+
+def payload_sum_of(payload: bytes) -> int:
+    return xxh3(block_sums(payload) or payload)
+
+
 def varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
@@ -28,6 +46,10 @@ def varint(value: int) -> bytes:
 
 def fixed(number: int, value: int) -> bytes:
     return varint(number << 3 | 1) + (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
+
+
+def number(field_number: int, value: int) -> bytes:
+    return varint(field_number << 3) + varint(value)
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -55,10 +77,29 @@ def names_of(name: str, aliases: Sequence[str] = (), metadata: Sequence[bytes] =
     return block + b"".join(field(2, a.encode()) for a in aliases) + b"".join(field(3, m) for m in metadata)
 
 
-def entry(names: bytes, header: bytes, record_offset: int, data_offset: int, data_bytes: int) -> bytes:
-    """One line of an index."""
-    offsets = fixed(5, record_offset) + fixed(6, data_offset) + fixed(7, data_bytes)
-    return field(1, names + field(4, header) + offsets)
+def entry(
+    names: bytes, header: bytes, record_offset: int, data_offset: int, data_bytes: int, middle: bytes = b""
+) -> bytes:
+    """One line of an index; `middle` are the fields between header and offsets."""
+    offsets = fixed(13, record_offset) + fixed(14, data_offset) + fixed(15, data_bytes)
+    return field(1, names + field(4, header) + middle + offsets)
+
+
+def listed(sums: bytes) -> bytes:
+    """The sums of a payload's blocks as a field of its entry."""
+    return field(5, sums) if sums else b""
+
+
+def removal(*names: str) -> bytes:
+    """A record without a tensor: it removes the names of the records before it."""
+    block = names_of(names[0], names[1:])
+    head = b"\x12" + varint(len(block) + 9) + block + fixed(14, 0)
+    return with_sum(head, block)
+
+
+def removal_entry(names: bytes, record_offset: int, end: int) -> bytes:
+    """The line of an index for a record that removes names."""
+    return field(1, names + fixed(13, record_offset) + fixed(14, end) + fixed(15, 0))
 
 
 def record(
@@ -109,11 +150,20 @@ class CraftedFile:
         """Append a uint8 vector and its index entry; return the record's position."""
         begin = len(self.content)
         names = names_of(name, aliases, metadata)
-        header = header_of([len(payload)], payload_sum=xxh3(payload)) if header is None else header
+        header = header_of([len(payload)], payload_sum=payload_sum_of(payload)) if header is None else header
         written, data_at = record(names, header, payload, begin)
         self.content += written
         if indexed:
-            self.lines.append(entry(names, header, begin, begin + data_at, len(payload)))
+            sums = listed(block_sums(payload))
+            self.lines.append(entry(names, header, begin, begin + data_at, len(payload), sums))
+        return begin
+
+    def remove(self, *names: str, indexed: bool = True) -> int:
+        """Append a record that removes names, and its index entry; return the record's position."""
+        begin = len(self.content)
+        self.content += removal(*names)
+        if indexed:
+            self.lines.append(removal_entry(names_of(names[0], names[1:]), begin, len(self.content)))
         return begin
 
     def finish(self, ending: bytes = b"", base: tuple[int, int] | None = None) -> bytes:

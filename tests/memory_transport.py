@@ -136,9 +136,7 @@ class MemoryTransport:
 
     def notify(self, method: str, request: bytes) -> None:
         self.calls.append(f"notify {method}")
-        requests = iter((request,))
-        call = MemoryCall(lambda: next(requests, None), None)
-        self._notified = asyncio.ensure_future(self.service.answer(method, call, b""))
+        self._notified = asyncio.ensure_future(self.service.answer(method, MemoryCall(None, None), request))
 
     async def close(self) -> None:
         self.service.close()

@@ -22,7 +22,6 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
 
 WIDTH = 120
-NOT_WRAPPED_YET = {"proto/README.md"}
 
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
@@ -60,8 +59,6 @@ def test_the_pages_are_found() -> None:
 @each_page
 def test_lines_are_wrapped(page: Path) -> None:
     """Tables, code and the targets of links apart: a diff of longer lines cannot be read."""
-    if name(page) in NOT_WRAPPED_YET:
-        pytest.skip("not wrapped yet")
     prose = LINK.sub("]()", FENCED.sub("", page.read_text())).splitlines()
     assert [line for line in prose if len(line) > WIDTH and not line.startswith("|")] == []
 

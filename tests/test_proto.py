@@ -14,13 +14,13 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from dlpack_wire.tensor import device, dtype
-from dlpack_wire.v1 import dlpack_pb2, local_pb2, tensor_file_pb2, tensor_service_pb2
+from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2, tensor_service_pb2
 
 ROOT = Path(__file__).parent.parent
 PROTO = ROOT / "proto"
 SOURCES = sorted(PROTO.rglob("*.proto"))
 # Each after what it imports, which is the order of the snapshot.
-MODULES = (dlpack_pb2, tensor_file_pb2, tensor_service_pb2, local_pb2)
+MODULES = (dlpack_pb2, tensor_file_pb2, tensor_service_pb2)
 GENERATED = sorted((ROOT / "dlpack_wire" / "v1").glob("*_pb2*.py"))
 
 

@@ -76,7 +76,7 @@ def _json_tensor(names: list[str], header: Header, data_offset: int | None) -> d
         "byte_order": header.byte_order.name.lower(),
         "device": header.device and header.device._asdict(),
         "sub_byte_padded": header.padded,
-        "data_xxh3_64": None if header.checksum is None else f"{header.checksum:016x}",
+        "data_sum": None if header.checksum is None else f"{header.checksum:016x}",
     }
 
 

@@ -158,7 +158,7 @@ def open(
             earlier tensors stay readable at any time, and makes it if it does not exist.
         mmap: Reading: map the file. False reads each payload, or the part that is sliced, when it is needed (network
             disks). URLs are never mapped.
-        verify: Reading: compare a payload's checksum when it is first used.
+        verify: Reading: check the blocks of a payload that are used, once each. URLs are always verified.
         metadata: Writing: as for `save`. Appending: metadata to add to the file's.
         durable: Writing and appending: as for `save`.
         alignment: Writing and appending: as for `save`.
@@ -179,7 +179,7 @@ def open(
     if mode != "r":
         raise ValueError(f"mode must be 'r', 'w' or 'a', not {mode!r}")
     if is_url(path):
-        return FileReader(RemoteBytes(path), path, verify)
+        return FileReader(RemoteBytes(path), path, verify=True)
     where = os.fsdecode(path)
     return FileReader(open_path(where, mapped=mmap), where, verify)
 

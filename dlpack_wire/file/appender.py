@@ -13,8 +13,19 @@ from ..message.names import Metadata, Value, encode_value, names_block, split_na
 from ..message.tags import SUM_FIELD_BYTES
 from .chain import MAX_CHAIN, folded
 from .contents import FileContents
-from .index import MAGIC, Index, Trailer, index_bytes, metadata_bytes, read_trailer, split_line, whole_line
-from .record import RECORD_ALIGNMENT
+from .index import (
+    MAGIC,
+    Index,
+    Trailer,
+    index_bytes,
+    metadata_bytes,
+    read_trailer,
+    removal_bytes,
+    removes,
+    split_line,
+    whole_line,
+)
+from .record import RECORD_ALIGNMENT, removal
 from .replacement import Replacement
 from .sink import FileSink
 from .storage import PositionedBytes
@@ -92,6 +103,8 @@ class FileAppender(RecordWriter):
         ]
         self._is_empty = not len(contents)
         self._is_single = contents.ordinal_of("") is not None
+        self._contents = contents
+        self._written: dict[str, bool] = {}  # names since then: True if written, False if removed
         self._end = contents.generation_end
         self._flushed_metadata = metadata_bytes(metadata)
         self.metadata = {**metadata, **self.metadata}
@@ -106,6 +119,27 @@ class FileAppender(RecordWriter):
     def _claim(self, name: str, aliases: Sequence[str]) -> None:
         self._is_empty = False
         self._is_single = not name
+        self._written.update(dict.fromkeys((name, *aliases), True))
+
+    def __delitem__(self, name: str) -> None:
+        """Remove a name, as a record that the next flush makes part of the file. Its tensor's bytes stay.
+
+        Raises:
+            KeyError: The file has no such name.
+            EncodeError: The name is empty: a removal must have one. Save another tensor in the place of an only one.
+            ValueError: The file is closed.
+        """
+        names = names_block(name)
+        with self._lock:
+            self._check_usable(names)
+            if not self._written.get(name, self._contents.ordinal_of(name) is not None):
+                raise KeyError(f"{self._path} has no tensor {name!r} to remove")
+            begin = self._sink.position
+            self._sink.append(removal(names))
+            line = removal_bytes(names, begin, self._sink.position)
+            self._lines.append(line)
+            self._lines_bytes += len(line)
+            self._written[name] = False
 
     def flush(self) -> None:
         """Make a generation of everything that was written since the last one.
@@ -142,7 +176,7 @@ class FileAppender(RecordWriter):
 
     def _append_index(self) -> None:
         """Write an index of the new records and of the links that it replaces."""
-        lines = live_lines(self._lines)
+        lines = live_lines(self._lines, complete=False)
         sizes = [level.size for level in self._levels]
         kept = self._levels[: len(sizes) - folded(sizes, sum(map(len, lines)))]
         metadata = self._metadata_since(kept)
@@ -157,7 +191,8 @@ class FileAppender(RecordWriter):
             )
         replaced = self._levels[len(kept) :]
         if replaced:
-            lines = live_lines([line for level in replaced for line in _lines_of(level)] + lines)
+            lines = [line for level in replaced for line in _lines_of(level)] + lines
+        lines = live_lines(lines, complete=not kept)
         index, trailer = index_bytes(
             lines,
             metadata_bytes(metadata),
@@ -231,16 +266,21 @@ def _lines_of(level: _Level) -> Iterable[bytes]:
     return lines if isinstance(lines, list) else map(lines.line, range(len(lines)))
 
 
-def live_lines(lines: Sequence[bytes]) -> list[bytes]:
-    """Return index lines without the names that later lines take over, and without lines that then have no name."""
+def live_lines(lines: Sequence[bytes], *, complete: bool = True) -> list[bytes]:
+    """Return index lines without the names that later lines take over, and without lines that then have no name.
+
+    Args:
+        lines: Lines in writing order.
+        complete: True if the lines are all there are: then lines of removals have done their work, and go too.
+    """
     taken: set[str] = set()
     live: list[bytes] = []
     for line in reversed(lines):
         block, rest = split_line(line)
         names, metadata = split_names(block)
         own = [name for name in names if name not in taken]
-        if own:
-            taken.update(own)
+        taken.update(own)
+        if own and not (complete and removes(rest)):
             live.append(line if own == names else whole_line(names_block(own[0], own[1:]) + metadata, rest))
     live.reverse()
     return live

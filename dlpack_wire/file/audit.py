@@ -8,7 +8,7 @@ from ..errors import DecodeError
 from ..message.names import split_names
 from .chain import MAX_CHAIN, read_index, trailer_at
 from .contents import FileContents
-from .entry import check_entry_names, read_record, read_whole
+from .entry import check_entry_names, read_entry, read_record, read_whole
 from .index import Entry, Index, Trailer
 from .storage import Storage
 from .walk import walk
@@ -29,7 +29,7 @@ def _problems(f: FileContents) -> Iterator[DecodeError]:
             f"torn tail: {f.torn_bytes} bytes after the trailer of the last complete generation",
             offset=f.generation_end,
         )
-    records = _Records(f.source)
+    records = _Records(f.source, f.listed_sums())
     for offset in walked.records:
         if offset < f.generation_end:
             yield from records.check(offset)
@@ -47,7 +47,8 @@ class _Records:
         claimed: Every name and the position of the last record that claims it.
     """
 
-    def __init__(self, source: Storage) -> None:
+    def __init__(self, source: Storage, listed: dict[int, bytes]) -> None:
+        self._listed = listed
         self.claimed: dict[str, int] = {}
         self._source = source
         # 64-bit hashes stand for the bytes, because a file may have millions of records. Python salts them for each
@@ -64,11 +65,15 @@ class _Records:
         """Check one record by itself, payload included, and note its names and header."""
 
         def note(names: list[str], entry: Entry) -> None:
-            self.claimed.update(dict.fromkeys(names, offset))
-            self._names[offset], self._tensors[offset] = hash(entry.names), hash(entry[1:])
+            for name in names:
+                if entry.header:
+                    self.claimed[name] = offset
+                else:
+                    self.claimed.pop(name, None)
+            self._names[offset], self._tensors[offset] = hash(entry.names), _tensor_hash(entry)
 
         try:
-            read_whole(self._source, offset, note)
+            read_whole(self._source, offset, note, self._listed.get(offset, b""))
         except DecodeError as error:
             yield error
 
@@ -88,12 +93,19 @@ class _Records:
             name = split_names(entry.names)[0][0]
             if offset not in self:
                 raise DecodeError("no whole record stands where its index entry says")
-            if self._tensors[offset] != hash(entry[1:]):
+            if self._tensors[offset] != _tensor_hash(entry):
                 raise DecodeError("the record's header or extent differs from its index entry's")
+            if entry.header:
+                read_entry(entry)
             if self._names[offset] != hash(entry.names):
                 check_entry_names(read_record(self._source, offset).names, entry.names)
         except DecodeError as error:
             yield error.at(tensor=name, offset=offset)
+
+
+def _tensor_hash(entry: Entry) -> int:
+    """Return the hash of what an entry says beside its names. Its block sums are tied to the header's sum."""
+    return hash((entry.header, entry.record_offset, entry.data_offset, entry.data_bytes))
 
 
 def _generation_problems(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from ..errors import DecodeError
 from ..message.names import Value, split_names
+from ..tensor.checksum import BLOCK_BYTES
 from .chain import Link, read_chain, trailer_at
 from .entry import CheckedEntry, check_record, read_entry, read_record
 from .index import MAGIC, TRAILER_BYTES, Entry, Index, Trailer
@@ -102,7 +104,7 @@ class FileContents:
 
     def __len__(self) -> int:
         """Return the number of names."""
-        if len(self._indexes) == 1:
+        if len(self._indexes) == 1 and not self._indexes[0].removed:
             return self._indexes[0].name_count
         return len(self._all_ordinals())
 
@@ -125,7 +127,7 @@ class FileContents:
 
     def ordinals(self) -> Iterator[tuple[str, int]]:
         """Yield every name with the ordinal of its entry, in writing order."""
-        if len(self._indexes) == 1 and self._ordinals is None:
+        if len(self._indexes) == 1 and self._ordinals is None and not self._indexes[0].removed:
             return self._indexes[0].names()
         return iter(self._all_ordinals().items())
 
@@ -145,7 +147,7 @@ class FileContents:
             for start, index in zip(reversed(self._starts[:-1]), reversed(self._indexes), strict=True):
                 found = index.find(encoded)
                 if found is not None:
-                    return start + found
+                    return None if index.removes(found) else start + found
             return None
         return self._all_ordinals().get(name)
 
@@ -163,11 +165,13 @@ class FileContents:
     def _all_ordinals(self) -> dict[str, int]:
         """Return every name with its ordinal, in writing order; a later index takes over the names it carries."""
         if self._ordinals is None:
-            self._ordinals = dict(self._indexes[0].names())
-            for start, index in zip(self._starts[1:], self._indexes[1:], strict=False):
+            self._ordinals = {}
+            for start, index in zip(self._starts, self._indexes, strict=False):
+                removed = index.removed
                 for name, ordinal in index.names():
                     self._ordinals.pop(name, None)
-                    self._ordinals[name] = start + ordinal
+                    if ordinal not in removed:
+                        self._ordinals[name] = start + ordinal
         return self._ordinals
 
     def _index_of(self, ordinal: int) -> tuple[int, int]:
@@ -222,6 +226,16 @@ class FileContents:
                     f"no record begins at {entry.record_offset}: {walked.stopped}", offset=entry.record_offset
                 )
 
+    def listed_sums(self) -> dict[int, bytes]:
+        """Return the block sums in the live indexes, by the position of their record; without malformed entries."""
+        found: dict[int, bytes] = {}
+        for index in self._indexes:
+            for ordinal in np.flatnonzero(index.offsets[:, 2] > BLOCK_BYTES).tolist():
+                with suppress(DecodeError):
+                    entry = index.entry(ordinal)
+                    found[entry.record_offset] = entry.sums
+        return found
+
     def locate(self, name: str) -> CheckedEntry:
         """Return the entry of a name; errors name the tensor and the file.
 
@@ -260,13 +274,21 @@ class FileContents:
             return
         begins, _ = self._extents
         known = set(begins.tolist())
+        last: dict[str, tuple[int, bool]] = {}
         for offset in walk(self.source, len(MAGIC), self.generation_end).records:
             if offset not in known:
-                for name in split_names(read_record(self.source, offset).names)[0]:
-                    ordinal = self.ordinal_of(name)
-                    if ordinal is None or self.record_offset(ordinal) < offset:
-                        error = DecodeError("a record that no index names claims this name", tensor=name, offset=offset)
-                        raise error.at(path=self.where)
+                head = read_record(self.source, offset)
+                last.update(dict.fromkeys(split_names(head.names)[0], (offset, bool(head.header))))
+        for name, (offset, has_tensor) in last.items():
+            ordinal = self.ordinal_of(name)
+            if ordinal is None:
+                wrong = has_tensor
+            else:
+                wrong = self.record_offset(ordinal) < offset
+            if wrong:
+                said = "claims" if has_tensor else "removes"
+                error = DecodeError(f"a record that no index names {said} this name", tensor=name, offset=offset)
+                raise error.at(path=self.where)
 
 
 def _sorted_extents(indexes: Sequence[Index]) -> tuple[np.ndarray, np.ndarray]:

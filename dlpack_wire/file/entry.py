@@ -11,7 +11,7 @@ from ..message import reading, writing
 from ..message.names import MAX_NAMES_BYTES, decode_map, split_names
 from ..message.tags import SUM_FIELD_BYTES, byte
 from ..tensor import header as headers
-from ..tensor.checksum import check_contents
+from ..tensor.checksum import BLOCK_BYTES, SUM_BYTES, block_sums, check_block_sums, check_contents, check_values, total
 from ..tensor.header import Header
 from ..tensor.memory import Buffer
 from . import tags
@@ -40,6 +40,13 @@ class CheckedEntry(NamedTuple):
     checksum: int
     entry: Entry
 
+    @property
+    def sums(self) -> bytes:
+        """Sums of the payload's blocks, 8 bytes each."""
+        if self.entry.sums or not self.entry.data_bytes:
+            return self.entry.sums
+        return self.checksum.to_bytes(SUM_BYTES, "little")
+
 
 def read_entry(entry: Entry) -> CheckedEntry:
     """Return the header and checksum of an index entry, checked by themselves.
@@ -53,14 +60,23 @@ def read_entry(entry: Entry) -> CheckedEntry:
         if header is not None:
             headers.check_payload_size(header, entry.data_bytes)
             checksum = int.from_bytes(entry.header[-8:], "little")
+            _check_sums(header, checksum, entry.sums)
             return CheckedEntry(header.with_checksum(checksum), checksum, entry)
     located = reading.read(entry.header, 0, len(entry.header))
     if located.data_begin != located.data_end:
         raise DecodeError("an index entry's header has a payload", field="data")
     if located.checksum is None:
-        raise DecodeError("missing", field="data_xxh3_64")
+        raise DecodeError("missing", field="data_sum")
     headers.check_payload_size(located.header, entry.data_bytes)
+    _check_sums(located.header, located.checksum, entry.sums)
     return CheckedEntry(located.header.with_checksum(located.checksum), located.checksum, entry)
+
+
+def _check_sums(header: Header, checksum: int, sums: bytes) -> None:
+    if header.payload_bytes > BLOCK_BYTES:
+        check_block_sums(header, checksum, sums)
+    elif sums:
+        raise DecodeError("stated for a payload of one block", field="block_sums")
 
 
 # Many tensors of a file share these fields. An lru_cache, not a Memo: one argument, and its C code makes hits cheapest.
@@ -139,21 +155,27 @@ class WholeRecord(NamedTuple):
     """A record whose header, names, metadata and payload are as they were written.
 
     Attributes:
-        header: Its header, with the checksum.
+        header: Its header, with the checksum; None if it removes its names.
         entry: The index entry that describes it.
     """
 
-    header: Header
+    header: Header | None
     entry: Entry
 
 
-def read_whole(source: Storage, offset: int, found: Callable[[list[str], Entry], None] | None = None) -> WholeRecord:
+def read_whole(
+    source: Storage,
+    offset: int,
+    found: Callable[[list[str], Entry], None] | None = None,
+    listed: bytes = b"",
+) -> WholeRecord:
     """Read a record and check all of it, payload included.
 
     Args:
         source: The file.
         offset: Position of the record's tag.
         found: Called with names and entry before header and payload are checked, which may be damaged.
+        listed: Sums of the payload's blocks by an index, if one has them, so that a damaged block can be named.
 
     Raises:
         DecodeError: It is damaged or malformed; names its tensor as far as that could be read.
@@ -163,14 +185,27 @@ def read_whole(source: Storage, offset: int, found: Callable[[list[str], Entry],
         head = read_record(source, offset)
         names, metadata = split_names(head.names)
         decode_map(metadata, MAX_NAMES_BYTES)
-        entry = Entry(head.names, head.header, offset, head.data_offset, head.end - head.data_offset)
+        entry = Entry(head.names, head.header, b"", offset, head.data_offset, head.end - head.data_offset)
         if found is not None:
             found(names, entry)
-        header, checksum, _ = read_entry(entry)
-        check_contents(header, checksum, payload_of(source, entry))
+        if not head.header:
+            return WholeRecord(None, entry)
+        payload = payload_of(source, entry)
+        sums = block_sums(payload)
+        if len(sums) > SUM_BYTES:
+            entry = entry._replace(sums=sums)
+        located = reading.read(head.header, 0, len(head.header))
+        checksum = located.checksum
+        if checksum is None:
+            raise DecodeError("missing", field="data_sum")
+        headers.check_payload_size(located.header, entry.data_bytes)
+        if total(sums) != checksum:
+            usable = len(listed) == len(sums) > SUM_BYTES and total(listed) == checksum
+            check_contents(located.header, checksum, payload, listed if usable else b"")
+        check_values(located.header, 0, payload)
     except DecodeError as error:
         if not names:
             error.args = (f"record: {error.args[0]}",)
         error.at(tensor=names[0] if names else None, offset=offset)
         raise
-    return WholeRecord(header, entry)
+    return WholeRecord(located.header.with_checksum(checksum), entry)

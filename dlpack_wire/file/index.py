@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +28,19 @@ from ..message.names import (
     encode_map,
     names_too_large,
 )
+from ..message.reading import refuse_critical
 from ..message.tags import SUM_FIELD_BYTES, byte
-from ..message.wire import FIXED64, LEN, MAX_MESSAGE_BYTES, length_delimited, read_field, read_minimal_varint, varint
-from ..tensor.checksum import check_sum, xxh3
+from ..message.wire import (
+    FIXED64,
+    LEN,
+    MAX_MESSAGE_BYTES,
+    length_delimited,
+    read_field,
+    read_minimal_varint,
+    varint,
+    varint_size,
+)
+from ..tensor.checksum import SUM_BYTES, block_count, check_sum, total, xxh3
 from ..tensor.header import Header
 from ..tensor.memory import Buffer
 from . import tags
@@ -47,6 +57,7 @@ UNSUMMED_BYTES = 2 * SUM_FIELD_BYTES
 """End of a generation that its index sum does not cover: the sum itself, and the end magic."""
 
 _ENTRY_TAG, _HEADER_TAG = byte(tags.ENTRY), byte(tags.ENTRY_HEADER)
+_SUMS_TAG = byte(tags.BLOCK_SUMS)
 _BASE_OFFSET_TAG, _BASE_SUM_TAG = byte(tags.BASE_OFFSET), byte(tags.BASE_SUM)
 _INDEX_OFFSET_TAG, _INDEX_SUM_TAG = byte(tags.INDEX_OFFSET), byte(tags.INDEX_SUM)
 _TRAILER = struct.Struct("<BQBQ9s")
@@ -54,7 +65,7 @@ _OFFSETS = struct.Struct("<BQBQBQ")
 _OFFSETS_BYTES = _OFFSETS.size
 _FIXED64_FIELD = np.dtype([("tag", "u1"), ("value", "<u8")])
 _OFFSET_TAGS = np.array([tags.RECORD_OFFSET, tags.DATA_OFFSET, tags.DATA_BYTES], np.uint8)
-_MIN_ENTRY_BYTES = 2 + 4 + _OFFSETS_BYTES  # tag, length, a header of two bytes with tag and length
+_MIN_ENTRY_BYTES = 2 + 3 + _OFFSETS_BYTES  # tag, length, and a name of one byte that is removed
 
 _ROWS = 1 << 12
 """Entries handled by one vectorised step: enough to hide numpy's cost per call, few enough to stay in the cache."""
@@ -71,7 +82,8 @@ _POSITION = np.uint64(0xFFFFFFFF)
 # The loop over entries compares these tags: a name of this module is looked up faster than one of another.
 _ENTRY, _NAME, _ALIAS = tags.ENTRY, tags.NAME, tags.ALIAS
 
-_HEADER_NUMBER = tags.ENTRY_HEADER >> 3
+_HEADER_NUMBER, _SUMS_NUMBER = tags.ENTRY_HEADER >> 3, tags.BLOCK_SUMS >> 3
+_LAST_IGNORED = (tags.RECORD_OFFSET >> 3) - 1
 _METADATA_NUMBER, _OFFSET_NUMBER, _SUM_NUMBER = tags.FILE_METADATA >> 3, tags.BASE_OFFSET >> 3, tags.BASE_SUM >> 3
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
@@ -82,7 +94,8 @@ class Entry(NamedTuple):
 
     Attributes:
         names: Fields 1 to 3: the names that denote the record, and its metadata.
-        header: The tensor's header fields with the payload's sum.
+        header: The tensor's header fields with the payload's sum; empty if the record removes its names.
+        sums: Sums of the payload's blocks, 8 bytes each, if it has more than one; else empty.
         record_offset: Position of the record's tag in the file.
         data_offset: Position of the payload.
         data_bytes: Size of the payload.
@@ -90,6 +103,7 @@ class Entry(NamedTuple):
 
     names: bytes
     header: bytes
+    sums: bytes
     record_offset: int
     data_offset: int
     data_bytes: int
@@ -100,14 +114,40 @@ class Entry(NamedTuple):
         return self.data_offset + self.data_bytes
 
 
-def entry_bytes(names: bytes, header: Header, payload_sum: int, record_offset: int, data_offset: int) -> bytes:
-    """Serialize one line of an index."""
+def entry_bytes(names: bytes, header: Header, sums: bytes, record_offset: int, data_offset: int) -> bytes:
+    """Serialize one line of an index.
+
+    Args:
+        names: Names and metadata, as `names_block` makes them.
+        header: The tensor's header, without a checksum.
+        sums: Sums of the payload's blocks, 8 bytes each.
+        record_offset: Position of the record's tag.
+        data_offset: Position of the payload.
+    """
     tag, fields = _header_field(header)
-    size = len(names) + len(tag) + len(fields) + 8 + _OFFSETS_BYTES
+    listed = length_delimited(tags.BLOCK_SUMS >> 3, sums) if len(sums) > SUM_BYTES else b""
+    size = len(names) + len(tag) + len(fields) + SUM_BYTES + len(listed) + _OFFSETS_BYTES
     offsets = _OFFSETS.pack(
         tags.RECORD_OFFSET, record_offset, tags.DATA_OFFSET, data_offset, tags.DATA_BYTES, header.payload_bytes
     )
-    return b"".join((_ENTRY_TAG, varint(size), names, tag, fields, payload_sum.to_bytes(8, "little"), offsets))
+    data_sum = total(sums).to_bytes(SUM_BYTES, "little")
+    return b"".join((_ENTRY_TAG, varint(size), names, tag, fields, data_sum, listed, offsets))
+
+
+def entry_size(names: bytes, header: Header) -> int:
+    """Return the size of what `entry_bytes` makes, without making it: a header may claim any number of blocks."""
+    tag, fields = _header_field(header)
+    blocks = block_count(header.payload_bytes)
+    sums = SUM_BYTES * blocks
+    listed = len(_SUMS_TAG) + varint_size(sums) + sums if blocks > 1 else 0
+    size = len(names) + len(tag) + len(fields) + SUM_BYTES + listed + _OFFSETS_BYTES
+    return len(_ENTRY_TAG) + varint_size(size) + size
+
+
+def removal_bytes(names: bytes, record_offset: int, end: int) -> bytes:
+    """Serialize the line of an index for a record that removes names."""
+    offsets = _OFFSETS.pack(tags.RECORD_OFFSET, record_offset, tags.DATA_OFFSET, end, tags.DATA_BYTES, 0)
+    return b"".join((_ENTRY_TAG, varint(len(names) + _OFFSETS_BYTES), names, offsets))
 
 
 # More than the headers in use in one file. An lru_cache, not a Memo: its C code makes hits cheapest.
@@ -164,6 +204,11 @@ def split_line(line: bytes) -> tuple[bytes, bytes]:
     while (field := read_field(line, pos, len(line))).number <= tags.NAMES_END:
         pos = field.end
     return line[begin:pos], line[pos:]
+
+
+def removes(rest: bytes) -> bool:
+    """Return True if the rest of an index entry is that of a removal: offsets without a header."""
+    return len(rest) == _OFFSETS_BYTES
 
 
 def whole_line(names: bytes, rest: bytes) -> bytes:
@@ -472,21 +517,42 @@ class Index:
         names_begin = pos
         offsets_begin = stop - _OFFSETS_BYTES
         last = 0
+        header = sums = b""
+        names_end = pos
         while pos < offsets_begin:
             field = read_field(content, pos, offsets_begin)
             number = field.number
-            if field.wire_type != LEN or number < last or (number == last and last not in tags.REPEATED_NUMBERS):
+            if number < last or (number == last and last not in tags.REPEATED_NUMBERS):
                 raise DecodeError(f"field {number} after field {last} of an index entry", offset=pos)
             last = number
-            if last == _HEADER_NUMBER:
-                break
-            if field.end - names_begin > MAX_NAMES_BYTES:
-                raise names_too_large(field.end - names_begin, pos)
+            if number in tags.ENTRY_CRITICAL:
+                refuse_critical(number, pos)
+            if number <= _SUMS_NUMBER and field.wire_type != LEN:
+                raise DecodeError(f"field {number} of an index entry has wire type {field.wire_type}", offset=pos)
+            if number < _HEADER_NUMBER:
+                names_end = field.end
+                if names_end - names_begin > MAX_NAMES_BYTES:
+                    raise names_too_large(names_end - names_begin, pos)
+            elif number == _HEADER_NUMBER:
+                header = content[field.content : field.end]
+            elif number == _SUMS_NUMBER:
+                sums = content[field.content : field.end]
+            elif number > _LAST_IGNORED:
+                raise DecodeError(f"field {number} of an index entry", offset=pos)
             pos = field.end
-        if last != _HEADER_NUMBER or field.end != offsets_begin:
-            raise DecodeError("an index entry must end with header and offsets", offset=pos)
         record, data, size = map(int, self.offsets[ordinal])
-        return Entry(content[names_begin:pos], content[field.content : field.end], record, data, size)
+        if not header and (size or sums):
+            raise DecodeError("an index entry without a header must not have a payload", offset=begin)
+        return Entry(content[names_begin:names_end], header, sums, record, data, size)
+
+    @cached_property
+    def removed(self) -> frozenset[int]:
+        """Ordinals of the entries for records that remove their names."""
+        return frozenset(i for i in np.flatnonzero(self.offsets[:, 2] == 0).tolist() if self.removes(i))
+
+    def removes(self, ordinal: int) -> bool:
+        """Return True if an entry stands for a record that removes its names."""
+        return not self.offsets[ordinal, 2] and not self.entry(ordinal).header
 
 
 def _keys(names: Sequence[bytes], positions: Numbers) -> Numbers:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..message.wire import varint_size
+from ..tensor.checksum import total
 from ..tensor.header import Header
-from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, entry_bytes, index_bytes
+from .index import INDEX_TAG, MAGIC, TRAILER_BYTES, entry_bytes, entry_size, index_bytes
 from .record import RECORD_ALIGNMENT, RecordPlan, plan_record, prefix
 
 
@@ -59,23 +60,23 @@ class FilePlan:
             self.slots.append(Slot(names, header, record, position, position + record.prefix_bytes))
             position += record.record_bytes
         self.index_offset = position
-        lines = sum(map(len, self._lines([0] * len(self.slots)))) + len(metadata)
+        lines = sum(entry_size(slot.names, slot.header) for slot in self.slots) + len(metadata)
         self.size = position + len(INDEX_TAG) + varint_size(lines) + lines + TRAILER_BYTES
 
-    def pieces(self, sums: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    def pieces(self, sums: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
         """Yield everything but the payloads, each piece with its position, in order.
 
         Args:
-            sums: XXH3-64 of each payload.
+            sums: For each payload the sums of its blocks, 8 bytes each.
         """
         yield 0, MAGIC
-        for slot, payload_sum in zip(self.slots, sums, strict=True):
-            yield slot.record_offset, prefix(slot.plan, slot.names, payload_sum)
+        for slot, blocks in zip(self.slots, sums, strict=True):
+            yield slot.record_offset, prefix(slot.plan, slot.names, total(blocks))
         yield self.index_offset, b"".join(index_bytes(self._lines(sums), self._metadata, self.index_offset))
 
-    def _lines(self, sums: Sequence[int]) -> list[bytes]:
+    def _lines(self, sums: Sequence[bytes]) -> list[bytes]:
         """Return the lines of the index."""
         return [
-            entry_bytes(slot.names, slot.header, payload_sum, slot.record_offset, slot.data_offset)
-            for slot, payload_sum in zip(self.slots, sums, strict=True)
+            entry_bytes(slot.names, slot.header, blocks, slot.record_offset, slot.data_offset)
+            for slot, blocks in zip(self.slots, sums, strict=True)
         ]

@@ -8,7 +8,6 @@ from weakref import WeakValueDictionary
 
 from ..errors import DecodeError
 from ..message.names import MAX_NAMES_BYTES, Value, decode_map, split_names
-from ..tensor.checksum import check_contents
 from ..tensor.header import Header
 from ..tensor.tensor import Tensor, from_payload, is_foreign
 from .contents import FileContents
@@ -35,7 +34,7 @@ class FileReader(Mapping[str, Tensor]):
         Args:
             source: The file's bytes; closed with this object.
             where: Name of the file in errors.
-            verify: Check every payload when it is first used.
+            verify: Check the blocks of a payload that are used, once each. Behind a URL that is always done.
 
         Raises:
             DecodeError: It is not a tensor file, or its end is damaged.
@@ -44,7 +43,7 @@ class FileReader(Mapping[str, Tensor]):
         self._where = where
         self._verify = verify
         self._closed = False
-        self._verified: set[int] = set()
+        self._checked: dict[int, set[int]] = {}  # blocks that have been verified, by ordinal
         # Tensors that are not views of one mapping, so that asking twice gives the same memory.
         self._held: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._metadata: dict[str, Value] | None = None
@@ -172,16 +171,16 @@ class FileReader(Mapping[str, Tensor]):
         held = self._held.get(ordinal)
         if held is not None:
             return held
-        header, checksum, entry = self._contents.entry(ordinal)
+        located = self._contents.entry(ordinal)
+        header, entry = located.header, located.entry
         source = self._source
-        if isinstance(source, FetchedBytes) and entry.data_bytes:
-            tensor: Tensor = LazyTensor(header, source, entry.data_offset, self._verify)
+        if entry.data_bytes and (self._verify or isinstance(source, FetchedBytes)):
+            checked = self._checked.setdefault(ordinal, set()) if self._verify else None
+            where = self._where, entry.names
+            tensor: Tensor = LazyTensor(header, source, entry.data_offset, located.sums, checked, where)
             self._held[ordinal] = tensor
             return tensor
         buffer, begin = source.memory(entry.data_offset, entry.end)
-        if self._verify and ordinal not in self._verified:
-            check_contents(header, checksum, memoryview(buffer)[begin : begin + entry.data_bytes])
-            self._verified.add(ordinal)
         tensor = from_payload(header, None, buffer, begin)
         if is_foreign(header):
             self._held[ordinal] = tensor

@@ -13,6 +13,7 @@ from ..errors import DecodeError, LimitError, TruncatedError
 from ..message import reading, writing
 from ..message import tags as message_tags
 from ..message.names import MAX_RECORD_BYTES
+from ..message.reading import refuse_critical
 from ..message.tags import SUM_FIELD_BYTES, byte
 from ..message.wire import FIXED64, LEN, read_field, read_minimal_varint, varint, varint_size
 from ..tensor.checksum import check_sum, xxh3
@@ -101,12 +102,22 @@ def prefix(plan: RecordPlan, names: bytes, payload_sum: int) -> bytes:
     return start + header_sum.to_bytes(8, "little") + end
 
 
+def removal(names: bytes) -> bytes:
+    """Return a record that removes names.
+
+    Args:
+        names: The names, as `names_block` makes them.
+    """
+    start = RECORD_TAG + varint(len(names) + SUM_FIELD_BYTES) + names + _SUM_TAG
+    return start + xxh3(start + _ZEROS).to_bytes(8, "little")
+
+
 class RecordHead(NamedTuple):
     """The part of a record before its payload.
 
     Attributes:
         names: Fields 1 to 3: names and metadata.
-        header: The tensor's header fields with the payload's sum, without padding.
+        header: The tensor's header fields with the payload's sum, without padding; empty if names are removed.
         data_offset: Position of the payload.
         end: Position of the record's end.
     """
@@ -147,8 +158,8 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
         )
     names_begin = names_end = pos
     sum_begin = 0
-    last = 0
-    while True:
+    last = tag = content = 0
+    while pos < end:
         tag, content = read_minimal_varint(buffer, pos, min(end, limit))
         number = tag >> 3
         if number < last or (number == last and number not in tags.REPEATED_NUMBERS):
@@ -156,6 +167,8 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
         last = number
         if number == _TENSOR_NUMBER:
             break
+        if number in tags.RECORD_CRITICAL:
+            refuse_critical(number, origin + pos)
         field = read_field(buffer, pos, min(end, limit))
         if number <= tags.NAMES_END:
             if field.wire_type != LEN:
@@ -175,12 +188,16 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
             )
     if not sum_begin:
         raise DecodeError("missing", field="header_xxh3_64", offset=origin + pos)
-    if tag != tags.TENSOR:
-        raise DecodeError(f"the tensor has wire type {tag & 7}", offset=origin + pos)
-    size, header_begin = read_minimal_varint(buffer, content, min(end, limit))
-    if header_begin + size != end:
-        raise DecodeError("the tensor does not end its record", offset=origin + pos)
-    header_end, data_begin = _read_tensor(buffer, header_begin, end, limit, origin)
+    header_begin = header_end = data_begin = end
+    if last == 15:
+        if tag != tags.TENSOR:
+            raise DecodeError(f"the tensor has wire type {tag & 7}", offset=origin + pos)
+        size, header_begin = read_minimal_varint(buffer, content, min(end, limit))
+        if header_begin + size != end:
+            raise DecodeError("the tensor does not end its record", offset=origin + pos)
+        header_end, data_begin = _read_tensor(buffer, header_begin, end, limit, origin)
+    elif names_end == names_begin:
+        raise DecodeError("a record without a tensor removes names, and has none", offset=origin + begin)
     found = bytes(buffer[begin:data_begin])
     at = sum_begin - begin
     expected = int.from_bytes(found[at : at + 8], "little")

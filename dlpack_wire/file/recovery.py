@@ -9,8 +9,8 @@ from ..errors import DecodeError
 from ..message.names import Value, split_names
 from .appender import live_lines, lock
 from .chain import Link, read_chain, trailer_at
-from .entry import WholeRecord, payload_of, read_whole
-from .index import MAGIC, Index, entry_bytes, index_bytes, metadata_bytes, split_line
+from .entry import CheckedEntry, WholeRecord, payload_of, read_whole
+from .index import MAGIC, Index, entry_bytes, index_bytes, metadata_bytes, removal_bytes, split_line
 from .sink import FileSink
 from .storage import Storage, open_path
 from .walk import Walk, check_magic, walk
@@ -150,8 +150,12 @@ def _lines(records: list[WholeRecord]) -> list[bytes]:
     """Return index lines of the records that still have a name."""
     lines = []
     for header, entry in records:
+        if header is None:
+            lines.append(removal_bytes(entry.names, entry.record_offset, entry.end))
+            continue
         assert header.checksum is not None
-        lines.append(entry_bytes(entry.names, header, header.checksum, entry.record_offset, entry.data_offset))
+        sums = CheckedEntry(header, header.checksum, entry).sums
+        lines.append(entry_bytes(entry.names, header, sums, entry.record_offset, entry.data_offset))
     return live_lines(lines)
 
 
@@ -181,5 +185,6 @@ def _copy(source: Storage, found: _Found, target: Any, durable: bool) -> list[st
         for ordinal in range(len(index)):
             entry = index.entry(ordinal)
             record = at[entry.record_offset]
+            assert record.header is not None  # a removal has no line among the live ones
             copy_record(f, entry.names, record.header, payload_of(source, record.entry))
     return _names(lines)

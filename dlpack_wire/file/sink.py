@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from ..tensor.checksum import PASS_BYTES, Running
+from ..tensor.checksum import BLOCK_BYTES, Summing, total
 from .record import RecordPlan, prefix
 
 _BUFFER_BYTES = 4 << 20
@@ -27,8 +27,8 @@ class Payload(Protocol):
     def pieces(self, size: int) -> Iterator[memoryview]:
         """Yield the payload in order, in contiguous pieces of at most `size` bytes."""
 
-    def checksum(self) -> int:
-        """Return the XXH3-64 of the payload."""
+    def block_sums(self) -> bytes:
+        """Return the sums of the payload's blocks, 8 bytes each."""
 
 
 class Sink(Protocol):
@@ -43,8 +43,8 @@ class Sink(Protocol):
     def append(self, *parts: Any) -> None:
         """Append small parts."""
 
-    def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> int:
-        """Append a record with its payload; return the payload's sum."""
+    def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> bytes:
+        """Append a record with its payload; return the sums of the payload's blocks, 8 bytes each."""
 
     def flush(self) -> None:
         """Write buffered bytes."""
@@ -65,14 +65,14 @@ class StreamSink:
         """Write small parts at once."""
         self._write(b"".join(parts))
 
-    def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> int:
-        """Hash a payload, then write its record; return the sum."""
-        payload_sum = payload.checksum()
-        self._write(prefix(record, names, payload_sum))
-        for piece in payload.pieces(PASS_BYTES * 16):
+    def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> bytes:
+        """Hash a payload, then write its record; return the sums of its blocks."""
+        sums = payload.block_sums()
+        self._write(prefix(record, names, total(sums)))
+        for piece in payload.pieces(4 * BLOCK_BYTES):
             # The stream may keep the buffer it is given.
             self._write(piece if payload.lasting else bytes(piece))
-        return payload_sum
+        return sums
 
     def flush(self) -> None:
         """Do nothing: nothing is buffered."""
@@ -115,24 +115,24 @@ class FileSink:
         if self._pending_bytes > _BUFFER_BYTES or len(self._pending) >= _BUFFER_PARTS:
             self.flush()
 
-    def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> int:
-        """Hash and write a payload piece by piece, then write the record's head before it; return the sum."""
+    def append_record(self, record: RecordPlan, names: bytes, payload: Payload) -> bytes:
+        """Hash and write a payload block by block, then write the record's head before it; return the blocks' sums."""
         self._check_open()
         self.flush()
-        running = Running()
+        summing = Summing()
         at = self.position + record.prefix_bytes
         try:
-            for piece in payload.pieces(PASS_BYTES * 4):
-                running.update(piece)
+            for piece in payload.pieces(BLOCK_BYTES):
+                summing.update(piece)
                 self._write_at(at, piece)
                 at += len(piece)
-            payload_sum = running.intdigest()
-            self._write_at(self.position, memoryview(prefix(record, names, payload_sum)))
+            sums = summing.finish()
+            self._write_at(self.position, memoryview(prefix(record, names, total(sums))))
         except BaseException:
             os.ftruncate(self._fd, self.position)  # else half a record would stand behind a finished file
             raise
         self.position += record.record_bytes
-        return payload_sum
+        return sums
 
     def flush(self) -> None:
         """Write buffered bytes with one system call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..message.tags import tag
+from ..message.tags import packed_tag, tag
 from ..v1 import tensor_file_pb2
 
 _FILE = tensor_file_pb2.TensorFile.DESCRIPTOR
@@ -35,6 +35,13 @@ BASE_OFFSET = tag(_INDEX, "base_index_offset")
 BASE_SUM = tag(_INDEX, "base_index_xxh3_64")
 
 ENTRY_HEADER = tag(_ENTRY, "header")
+BLOCK_SUMS = packed_tag(_ENTRY, "block_sums")
 RECORD_OFFSET = tag(_ENTRY, "record_offset")
 DATA_OFFSET = tag(_ENTRY, "data_offset")
 DATA_BYTES = tag(_ENTRY, "data_bytes")
+
+RECORD_CRITICAL = range(4, 9)
+"""Reserved fields of a record that a reader must understand or refuse; 9 to 13 may be ignored."""
+
+ENTRY_CRITICAL = range(6, 9)
+"""Reserved fields of an entry that a reader must understand or refuse; 9 to 12 may be ignored."""

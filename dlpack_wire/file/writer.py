@@ -14,7 +14,7 @@ from ..errors import EncodeError, WireError
 from ..message.codec import source_of
 from ..message.names import MAX_FILE_METADATA_BYTES, Metadata, Value, names_block, split_names
 from ..message.wire import MAX_MESSAGE_BYTES
-from ..tensor.checksum import xxh3
+from ..tensor.checksum import SUM_BYTES, block_sums, xxh3
 from ..tensor.header import Header
 from ..tensor.source import Layout, plain_array
 from .index import MAGIC, entry_bytes, index_bytes, metadata_bytes
@@ -144,11 +144,14 @@ class RecordWriter:
 
     def _check(self, names: bytes, name: str, aliases: Sequence[str]) -> None:
         """Refuse a record before any byte of it is written."""
+        self._check_usable(names)
+        self._check_names(name, aliases)
+
+    def _check_usable(self, names: bytes) -> None:
         if self._closed:
             raise ValueError("the file is closed")
         if self._is_inherited:
             raise RuntimeError("the file was opened before a fork: only the process that opened it may write to it")
-        self._check_names(name, aliases)
         if self._lines_bytes + len(names) > MAX_LINES_BYTES:
             raise EncodeError(
                 f"the index of one generation takes at most {MAX_LINES_BYTES} bytes",
@@ -178,18 +181,18 @@ class RecordWriter:
         else:
             begin = self._sink.position
             record = plan_record(header, len(names), begin % self._alignment, self._alignment)
-            payload_sum = self._sink.append_record(record, names, payload)
-            self._note(names, header, begin, record, payload_sum)
+            sums = self._sink.append_record(record, names, payload)
+            self._note(names, header, begin, record, sums)
 
     def _append_small(self, names: bytes, header: Header, payload: Any) -> None:
         begin = self._sink.position
         record = plan_record(header, len(names), begin % self._alignment, self._alignment)
         payload_sum = xxh3(payload)
         self._sink.append(prefix(record, names, payload_sum), payload)
-        self._note(names, header, begin, record, payload_sum)
+        self._note(names, header, begin, record, payload_sum.to_bytes(SUM_BYTES, "little"))
 
-    def _note(self, names: bytes, header: Header, begin: int, record: RecordPlan, payload_sum: int) -> None:
-        line = entry_bytes(names, header, payload_sum, begin, begin + record.prefix_bytes)
+    def _note(self, names: bytes, header: Header, begin: int, record: RecordPlan, sums: bytes) -> None:
+        line = entry_bytes(names, header, sums, begin, begin + record.prefix_bytes)
         self._lines.append(line)
         self._lines_bytes += len(line)
 
@@ -346,7 +349,7 @@ class ReplacementStream:
 
 
 class Copied:
-    """A payload in another file, whose sum is known."""
+    """A payload in another file."""
 
     def __init__(self, header: Header, payload: memoryview) -> None:
         self._header = header
@@ -362,7 +365,6 @@ class Copied:
         for begin in range(0, len(self._payload), size):
             yield self._payload[begin : begin + size]
 
-    def checksum(self) -> int:
-        """Return the XXH3-64 of the payload."""
-        assert self._header.checksum is not None
-        return self._header.checksum
+    def block_sums(self) -> bytes:
+        """Return the sums of the payload's blocks, 8 bytes each."""
+        return block_sums(self._payload)

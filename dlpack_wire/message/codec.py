@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import EncodeError, LimitError
 from ..tensor import header as headers
 from ..tensor.capsule import borrow_plain
-from ..tensor.checksum import PASS_BYTES, Running, check_contents, check_sum, xxh3
+from ..tensor.checksum import BLOCK_BYTES, Summing, check_contents, check_sum, payload_sum, total, xxh3
 from ..tensor.header import Header
 from ..tensor.memo import Memo
 from ..tensor.memory import Buffer
@@ -31,7 +31,7 @@ def encode(x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance
     Args:
         x: Anything with `__dlpack__` or `to_dlpack`, a raw DLPack capsule, a numpy array of either byte order, a
             `Tensor` or a `DLTensor` message.
-        checksum: Write the payload's XXH3-64.
+        checksum: Write the payload's sum.
         layout: "keep" memory that is dense under some order of the axes (Fortran, channels-last); anything else
             is packed row-major. "compact" packs always.
         provenance: Record the DLPack version that the producer speaks.
@@ -67,7 +67,7 @@ def encode(x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance
 def _join(prefix: tuple[bytes, bytes], payload: Any, checksum: bool) -> bytes:
     before, after = prefix
     if checksum:
-        return b"".join((before, xxh3(payload).to_bytes(8, "little"), after, payload))
+        return b"".join((before, payload_sum(payload).to_bytes(8, "little"), after, payload))
     return b"".join((before, after, payload))
 
 
@@ -94,7 +94,9 @@ def _encode_plain(x: Any, checksum: bool) -> bytes | None:
     before, after = prefix
     # Written out here too: a call of `_join` would cost a tenth of encoding a small tensor.
     if checksum:
-        return b"".join((before, xxh3(payload).to_bytes(8, "little"), after, payload))
+        is_small = plain.header.payload_bytes <= BLOCK_BYTES
+        found_sum = xxh3(payload) if is_small else payload_sum(memoryview(payload).cast("B"))
+        return b"".join((before, found_sum.to_bytes(8, "little"), after, payload))
     return b"".join((before, after, payload))
 
 
@@ -148,7 +150,10 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
         if seen.sum_begin:
             checksum = int.from_bytes(buffer[seen.sum_begin : seen.sum_begin + 8], "little")
             if verify:
-                actual = xxh3(array if seen.is_exported else memoryview(buffer)[begin:])
+                if header.payload_bytes > BLOCK_BYTES:
+                    actual = payload_sum(memoryview(buffer)[begin:])
+                else:
+                    actual = xxh3(array if seen.is_exported else memoryview(buffer)[begin:])
                 if actual != checksum:
                     check_sum(checksum, actual, "payload")
         if copy is None and array.flags.aligned:
@@ -224,6 +229,10 @@ def _seen_of(buffer: Buffer, parsed: reading.Parsed) -> _Seen:
     return _Seen(parsed.header, bytes(buffer[:sum_begin]), bytes(buffer[sum_begin + 8 : begin]), begin)
 
 
+_GATHER_BYTES = BLOCK_BYTES // 4
+"""Piece of a strided payload that is gathered, hashed and written while it is in the cache."""
+
+
 def to_proto(
     x: Any, *, checksum: bool = True, layout: Layout = "keep", provenance: bool = False
 ) -> dlpack_pb2.DLTensor:
@@ -252,9 +261,9 @@ def to_proto(
         fields, padding, _ = _parts(header, checksum)
         message = dlpack_pb2.DLTensor.FromString(fields + padding)
         payload = source.buffer()
-        data = bytes(payload) if payload is not None else b"".join(map(bytes, source.pieces(PASS_BYTES)))
+        data = bytes(payload) if payload is not None else b"".join(map(bytes, source.pieces(BLOCK_BYTES)))
     if checksum:
-        message.data_xxh3_64 = xxh3(data)
+        message.data_sum = payload_sum(data)
     message.data = data
     return message
 
@@ -290,7 +299,7 @@ def from_proto(message: dlpack_pb2.DLTensor, *, copy: bool | None = None, verify
         raise reading.header_too_large(header_bytes)
     reading.check_padding(message.padding)
     headers.check_payload_size(header, len(data))
-    checksum = message.data_xxh3_64 if message.HasField("data_xxh3_64") else None
+    checksum = message.data_sum if message.HasField("data_sum") else None
     check_contents(header, checksum if verify else None, data)
     return from_payload(header, checksum, data, 0, copy)
 
@@ -351,12 +360,12 @@ def _encode_gathered(source: Source, prefix: tuple[bytes, bytes], checksum: bool
     if checksum:
         out.write(bytes(8))
     out.write(after)
-    running = Running()
-    for piece in source.pieces(PASS_BYTES):
+    summing = Summing()
+    for piece in source.pieces(_GATHER_BYTES):
         if checksum:
-            running.update(piece)
+            summing.update(piece)
         out.write(piece)
     if checksum:
         out.seek(len(before))
-        out.write(running.intdigest().to_bytes(8, "little"))
+        out.write(total(summing.finish()).to_bytes(8, "little"))
     return out.getvalue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError as ProtobufDecodeError
@@ -15,7 +15,18 @@ from ..v1 import tensor_file_pb2
 from .tags import SUM_FIELD_BYTES, tag
 from .wire import LEN, length_delimited, read_field
 
-Value = str | int | float | bool | bytes
+
+class UnknownValue(NamedTuple):
+    """A metadata value of a kind that this version does not know: kept, and written again as it was.
+
+    Attributes:
+        serialized: The serialized `MetadataValue`.
+    """
+
+    serialized: bytes
+
+
+Value = str | int | float | bool | bytes | UnknownValue
 Metadata = Mapping[str, Value]
 
 MAX_NAME_BYTES = 4096
@@ -107,6 +118,8 @@ def encode_value(key: str, value: Any) -> tensor_file_pb2.MetadataValue:
         EncodeError: The value is not a str, int, float, bool or bytes, or is an int beyond 64 bits.
         ValueError: The value is a str that is not valid Unicode; `encode_map` makes that an EncodeError.
     """
+    if isinstance(value, UnknownValue):
+        return tensor_file_pb2.MetadataValue.FromString(value.serialized)
     if isinstance(value, str):
         return tensor_file_pb2.MetadataValue(string_value=value)
     if isinstance(value, (bool, np.bool_)):
@@ -123,15 +136,11 @@ def encode_value(key: str, value: Any) -> tensor_file_pb2.MetadataValue:
     raise EncodeError(f"{key!r}: {type(value).__name__} is not a str, int, float, bool or bytes", field="metadata")
 
 
-def decode_value(key: str, message: tensor_file_pb2.MetadataValue) -> Value:
-    """Return the value in a message.
-
-    Raises:
-        DecodeError: No value is set.
-    """
+def decode_value(message: tensor_file_pb2.MetadataValue) -> Value:
+    """Return the value in a message; one of an unknown kind as `UnknownValue`."""
     kind = message.WhichOneof("value")
     if kind is None:
-        raise DecodeError(f"{key!r} has no value, or one of a kind that this version does not know", field="metadata")
+        return UnknownValue(message.SerializeToString())
     value: Value = getattr(message, kind)
     return value
 
@@ -202,7 +211,7 @@ def decode_map(serialized: Buffer, limit: int) -> dict[str, Value]:
             message = tensor_file_pb2.MetadataValue.FromString(bytes(serialized[value.content : value.end]))
         except (UnicodeDecodeError, ProtobufDecodeError) as error:
             raise DecodeError(f"key {encoded[:64]!r}: {error}", field="metadata", offset=pos) from None
-        metadata[text] = decode_value(text, message)
+        metadata[text] = decode_value(message)
         pos = entry.end
     return metadata
 

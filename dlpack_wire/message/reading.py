@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from ..errors import DecodeError, LimitError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from ..errors import DecodeError, LimitError, UnsupportedVersionError
 from ..tensor import dtype as dtypes
 from ..tensor import layout
 from ..tensor.device import Device
@@ -140,6 +142,8 @@ def read(buffer: Buffer, pos: int, end: int) -> Parsed:
             if tag == _DATA_SUM:
                 sum_begin = content
                 checksum = int.from_bytes(buffer[content:after], "little")
+        if tag in CRITICAL_TAGS:
+            refuse_critical(tag >> 3, pos)
         header_bytes += after - pos
         if header_bytes > MAX_HEADER_BYTES:
             raise header_too_large(header_bytes, pos)
@@ -245,6 +249,24 @@ def remember_plain(header: Header) -> None:
     _OPENINGS.keep(opening, (header.device, header.dtype, header.byte_order, middle))
 
 
+CRITICAL_TAGS = frozenset(number << 3 | wire_type for number in tags.CRITICAL_NUMBERS for wire_type in range(8))
+"""Tags of header fields that a later revision may define, and that change what the payload means."""
+
+
+def refuse_critical(number: int, offset: int | None = None) -> None:
+    """Raise the error for a field that must be understood and is not.
+
+    Raises:
+        UnsupportedVersionError: Always.
+    """
+    raise UnsupportedVersionError(
+        f"field {number} changes the meaning of what it stands in, and this version does not know it",
+        found=number,
+        supported="revision 2 of the contract",
+        offset=offset,
+    )
+
+
 def _int64(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
@@ -310,6 +332,9 @@ def from_message(message: dlpack_pb2.DLTensor) -> Header:
     Raises:
         DecodeError: The header breaks a rule of the contract.
     """
+    for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]  # its stub says neither
+        if unknown.field_number in tags.CRITICAL_NUMBERS:
+            refuse_critical(unknown.field_number)
     if not message.HasField("dtype"):
         raise DecodeError("missing", field="dtype")
     t = message.dtype

@@ -60,9 +60,12 @@ STRIDES = packed_tag(_TENSOR, "strides")
 STRIDES_STRIDE = tag(_TENSOR, "strides")
 BYTE_OFFSET = tag(_TENSOR, "byte_offset")
 BYTE_ORDER = tag(_TENSOR, "byte_order")
-DATA_SUM = tag(_TENSOR, "data_xxh3_64")
+DATA_SUM = tag(_TENSOR, "data_sum")
 PADDING = tag(_TENSOR, "padding")
 DATA = tag(_TENSOR, "data")
+
+CRITICAL_NUMBERS = (10, 11)
+"""Reserved header fields that a reader must understand or refuse; 12 and 13 may be ignored."""
 
 SUM_FIELD_BYTES = 9
 """Size of a field that holds a sum: its tag, and 8 bytes."""

@@ -6,9 +6,26 @@ from collections.abc import Sequence
 from enum import Enum
 
 from ..errors import DecodeError, TruncatedError
-from ..tensor.checksum import EMPTY, Running, check_contents, check_sum
-from ..tensor.dtype import BOOL
+from ..tensor.checksum import (
+    BLOCK_BYTES,
+    EMPTY,
+    SUM_BYTES,
+    block_count,
+    check_blocks,
+    check_sum,
+    check_values,
+    total,
+    xxh3,
+)
 from .messages import Chunk, Record
+
+
+class OutOfOrderError(DecodeError):
+    """A chunk is not the next expected one. Everything before it is held."""
+
+
+class IncompleteError(TruncatedError):
+    """A stream ended before everything came. What came is held."""
 
 
 class Stage(Enum):
@@ -35,35 +52,29 @@ class Arrival:
     Attributes:
         stage: The part that comes next.
         records: The tensors.
-        sums: The checksums of the payloads that are whole.
+        sums: For each payload that is whole the sums of its blocks, 8 bytes each.
         tensor_index: Tensor that the next chunk must belong to; the number of tensors once all bytes came.
         offset: Position in its payload at which the next chunk must begin.
         received_bytes: Payload bytes so far.
         payload_bytes: Payload bytes of all records so far.
     """
 
-    def __init__(self, sums_required: bool) -> None:
-        """Expect an object.
-
-        Args:
-            sums_required: True if every chunk must state its running sum.
-        """
-        self._sums_required = sums_required
-        self._running = Running()
+    def __init__(self) -> None:
+        self._sums = bytearray()  # of the present tensor
         self._record_count = 0
         self._declared_bytes: int | None = None
         self.stage = Stage.START
         self.records: list[Record] = []
-        self.sums: list[int] = []
+        self.sums: list[bytes] = []
         self.tensor_index = 0
         self.offset = 0
         self.received_bytes = 0
         self.payload_bytes = 0
 
     @property
-    def running_sum(self) -> int:
-        """XXH3-64 of the present tensor's payload so far."""
-        return self._running.intdigest()
+    def held_sum(self) -> int:
+        """XXH3-64 of the sums of the present tensor's blocks so far."""
+        return xxh3(self._sums)
 
     def begin(self, record_count: int, payload_bytes: int | None = None) -> None:
         """Take the start: how many records will follow, and how many payload bytes, if that is known.
@@ -100,42 +111,43 @@ class Arrival:
             self.stage = Stage.CHUNKS
             self._step_over_whole()
 
-    def chunk(self, piece: Chunk) -> None:
+    def chunk(self, chunk: Chunk) -> None:
         """Take the next chunk: check its position, its sum and its contents.
 
         Raises:
-            DecodeError: The chunk is not the next expected one, states no sum, or its contents are malformed.
-            ChecksumError: The bytes do not match the running sum, or the tensor's checksum.
+            OutOfOrderError: The chunk is not the next expected one.
+            DecodeError: It is not whole blocks with a sum each, or its contents are malformed.
+            ChecksumError: A block does not match its sum, or all blocks the tensor's checksum.
         """
         self._require(Stage.CHUNKS, "a chunk")
         header = self.records[self.tensor_index].header
-        size = len(piece.data)
+        size = len(chunk.data)
         end = self.offset + size
-        if (piece.tensor_index, piece.offset) != (self.tensor_index, self.offset):
-            raise DecodeError(
-                f"tensor {piece.tensor_index} from byte {piece.offset} came, "
+        last = end == header.payload_bytes
+        if (chunk.tensor_index, chunk.offset) != (self.tensor_index, self.offset):
+            raise OutOfOrderError(
+                f"tensor {chunk.tensor_index} from byte {chunk.offset} came, "
                 f"tensor {self.tensor_index} from byte {self.offset} is next",
                 field="chunk",
             )
         if not size or end > header.payload_bytes:
-            raise DecodeError(f"{size} bytes where 1 to {header.payload_bytes - self.offset} are left", field="chunk")
-        if piece.running_sum is None and self._sums_required:
-            raise DecodeError("missing", field="running_xxh3_64")
-        running = self._running.copy()
-        running.update(piece.data)
+            left = header.payload_bytes - self.offset
+            raise OutOfOrderError(f"{size} bytes where 1 to {left} are left", field="chunk")
+        if size % BLOCK_BYTES and not last:
+            raise DecodeError(f"{size} bytes are not whole blocks of {BLOCK_BYTES}", field="chunk")
+        if len(chunk.sums) != block_count(size) * SUM_BYTES:
+            raise DecodeError(f"{len(chunk.sums)} bytes of sums for {block_count(size)} blocks", field="block_sums")
         name = self.records[self.tensor_index].names[0]
         try:
-            if piece.running_sum is not None:
-                check_sum(piece.running_sum, running.intdigest(), f"payload up to byte {end}")
-            last = end == header.payload_bytes
+            sums = bytes(self._sums) + chunk.sums
+            check_blocks(sums, self.offset // BLOCK_BYTES, chunk.data)
             if last and header.checksum is not None:
-                check_sum(header.checksum, running.intdigest(), "payload")
-            if header.dtype.code == BOOL or (last and header.is_packed):
-                check_contents(header, None, piece.data)
+                check_sum(header.checksum, total(sums), "payload")
+            check_values(header, self.offset, chunk.data)
         except DecodeError as error:
             error.at(tensor=name, offset=self.offset)
             raise
-        self._running = running
+        self._sums += chunk.sums
         self.offset = end
         self.received_bytes += size
         if last:
@@ -145,10 +157,10 @@ class Arrival:
         """Take the sender's word that this was all.
 
         Raises:
-            TruncatedError: Something is missing.
+            IncompleteError: Something is missing.
         """
         if self.stage is not Stage.COMPLETE:
-            raise TruncatedError(
+            raise IncompleteError(
                 f"ended after {self.received_bytes} of {self.payload_bytes} bytes, expecting {self.stage.value}",
                 needed=self.payload_bytes,
                 available=self.received_bytes,
@@ -158,14 +170,14 @@ class Arrival:
 
     def _require(self, stage: Stage, what: str) -> None:
         if self.stage is not stage:
-            field = "chunk" if what == "a chunk" else None
-            raise DecodeError(f"{what} came where {self.stage.value} should", field=field)
+            said = f"{what} came where {self.stage.value} should"
+            raise OutOfOrderError(said, field="chunk") if what == "a chunk" else DecodeError(said)
 
     def _step_over_whole(self) -> None:
         """Step to the next tensor that lacks bytes."""
         while self.offset == self.records[self.tensor_index].header.payload_bytes:
-            self.sums.append(self._running.intdigest())
-            self._running = Running()
+            self.sums.append(bytes(self._sums))
+            self._sums.clear()
             self.tensor_index += 1
             self.offset = 0
             if self.tensor_index == self._record_count:

@@ -29,7 +29,7 @@ class Download:
 
     def __init__(self, request: pb.GetRequest, taken: Borrowed | None, progress: Progress | None) -> None:
         self.request = request
-        self.arrival = Arrival(sums_required=False)
+        self.arrival = Arrival()
         self.generation = 0
         self._taken = taken
         self._progress = progress
@@ -54,7 +54,7 @@ class Download:
 
     def _restart(self) -> None:
         """Forget the parts that came: a slice cannot be continued."""
-        self.arrival = Arrival(sums_required=False)
+        self.arrival = Arrival()
         self._arrays = []
 
     def take_fetched(self, raw: bytes) -> None:
@@ -111,10 +111,10 @@ class Download:
             return empty_aligned(header.payload_bytes)
         return taken.array.reshape(-1).view(np.uint8)
 
-    def _chunk(self, piece: Chunk) -> None:
-        self.arrival.chunk(piece)
-        array = self._arrays[piece.tensor_index]
-        array[piece.offset : piece.offset + len(piece.data)] = np.frombuffer(piece.data, np.uint8)
+    def _chunk(self, chunk: Chunk) -> None:
+        self.arrival.chunk(chunk)
+        array = self._arrays[chunk.tensor_index]
+        array[chunk.offset : chunk.offset + len(chunk.data)] = np.frombuffer(chunk.data, np.uint8)
         if self._progress is not None:
             self._progress(self.arrival.received_bytes, self.arrival.payload_bytes)
 

@@ -11,7 +11,6 @@ from ..errors import DecodeError, LimitError
 from ..message import reading, writing
 from ..message.names import MAX_NAME_BYTES, Metadata, Value, decode_name, decode_value, encode_map
 from ..message.wire import LEN, length_delimited, varint
-from ..tensor.checksum import Running
 from ..tensor.header import Header
 from ..tensor.memory import Buffer
 from ..tensor.source import Source
@@ -23,8 +22,8 @@ from .messages import (
     Record,
     Rest,
     chunk_messages,
+    chunks_of,
     only_chunk,
-    pieces,
     read_chunk,
     walk_fields,
 )
@@ -87,7 +86,7 @@ def frame_metadata(metadata: Metadata | None) -> bytes:
 
 def publish_messages(fields: bytes, source: Source, size: int) -> Iterator[bytes]:
     """Yield a frame as messages of Publish, with chunks of at most `size` bytes."""
-    return chunk_messages([length_delimited(1, fields)], pieces(source, 0, size, Running()))
+    return chunk_messages([length_delimited(1, fields)], chunks_of(source, 0, size))
 
 
 def delivered(fields: bytes, dropped_count: int) -> bytes:
@@ -140,7 +139,7 @@ def _read_head(buffer: Buffer, pos: int, end: int) -> FrameHead:
     topic = message.topic
     decode_name(topic.encode())
     try:
-        metadata = {key: decode_value(key, value) for key, value in message.metadata.items()}
+        metadata = {key: decode_value(value) for key, value in message.metadata.items()}
         if not tensors:
             raise DecodeError("missing", field="header")
         # Parsers merge what comes several times, which is what reading them as one does.
@@ -155,14 +154,13 @@ def _read_head(buffer: Buffer, pos: int, end: int) -> FrameHead:
     return FrameHead(topic, message.sequence, message.time_ns, metadata, message.dropped_count, header)
 
 
-def frame_arrival(head: FrameHead, sums_required: bool) -> Arrival:
+def frame_arrival(head: FrameHead) -> Arrival:
     """Return the state of a frame of which only the head has come.
 
     Args:
         head: The frame.
-        sums_required: True if every chunk must state its running sum.
     """
-    arrival = Arrival(sums_required)
+    arrival = Arrival()
     arrival.begin(1)
     arrival.record(Record((head.topic,), {}, head.header, b""))
     return arrival

@@ -151,9 +151,9 @@ class GrpcTransport:
         return self.callable(method)(request, timeout=timeout, metadata=self._metadata)
 
     def notify(self, method: str, request: bytes) -> None:
-        """Make a call with a stream of one request; `close` waits for it a little."""
+        """Make a call; `close` waits for it a little."""
         self._farewells = [other for other in self._farewells if not other.done()]
-        self._farewells.append(self.start(method, iter((request,)), FAREWELL_S))
+        self._farewells.append(self.start(method, request, FAREWELL_S))
 
     def close(self) -> None:
         """Wait a moment for calls made by `notify`, then end all calls."""
@@ -289,7 +289,7 @@ class AsyncGrpcTransport:
         return AsyncGrpcStream(self._transport.open(method, request, timeout))
 
     def notify(self, method: str, request: bytes) -> None:
-        """Make a call with a stream of one request; `close` waits for it a little."""
+        """Make a call; `close` waits for it a little."""
         self._transport.notify(method, request)
 
     async def close(self) -> None:

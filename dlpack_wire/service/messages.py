@@ -16,8 +16,9 @@ from google.protobuf.message import Message
 from ..errors import DecodeError, LimitError
 from ..message import reading, writing
 from ..message.names import MAX_NAMES_BYTES, Value, decode_name, decode_value, names_block, names_too_large
-from ..message.wire import FIXED64, LEN, VARINT, read_field, read_varint, varint
-from ..tensor.checksum import Running
+from ..message.tags import byte, tag
+from ..message.wire import FIXED64, LEN, VARINT, length_delimited, read_field, read_varint, varint
+from ..tensor.checksum import BLOCK_BYTES, block_sums
 from ..tensor.header import Header
 from ..tensor.memo import Memo
 from ..tensor.memory import Buffer
@@ -28,8 +29,8 @@ from ..v1 import tensor_service_pb2 as pb
 MAX_MESSAGE_BYTES = 4 << 20
 """Largest message of the service: gRPC's default limit, so that no client has to raise it."""
 
-MAX_CHUNK_BYTES = MAX_MESSAGE_BYTES - (64 << 10)
-"""Largest payload of a chunk: leaves room for what shares its message."""
+MAX_CHUNK_BYTES = MAX_MESSAGE_BYTES // BLOCK_BYTES * BLOCK_BYTES - BLOCK_BYTES
+"""Largest payload of a chunk: whole blocks that leave room for what shares their message."""
 
 INLINE_BYTES = 1 << 20
 """Most payload bytes in Store and Fetch: leaves room for headers and metadata."""
@@ -45,7 +46,17 @@ _FEW_FIELDS = 32
 MAX_FIELDS = 100_000
 """Most fields of a message, or of a record in it: enough for as many tensors as an object may have."""
 
-_CHUNK_TAG = b"\x7a"
+_CHUNK = pb.Chunk.DESCRIPTOR
+_TENSOR_INDEX_TAG = byte(tag(_CHUNK, "tensor_index"))
+_OFFSET_TAG = byte(tag(_CHUNK, "offset"))
+_SUMS_NUMBER = _CHUNK.fields_by_name["block_sums"].number
+_DATA_NUMBER = _CHUNK.fields_by_name["data"].number
+_CHUNK_TAG = byte(tag(_CHUNK, "data"))
+"""Tag of a chunk's data, and of the chunk in its message: both are field 15."""
+
+_RECORD_CRITICAL = range(4, 9)
+"""Reserved fields of a record that a reader must understand or refuse."""
+
 _M = TypeVar("_M", bound=Message)
 
 
@@ -71,18 +82,18 @@ class Record(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A chunk: one contiguous piece of a tensor's payload.
+    """One contiguous piece of a tensor's payload.
 
     Attributes:
         tensor_index: Which tensor.
         offset: Bytes from the start of the payload.
-        running_sum: XXH3-64 of the payload up to this piece's end, or None.
-        data: The bytes, where they lie.
+        sums: Sums of the blocks in it, 8 bytes each.
+        data: The bytes, where they lie: whole blocks, of which the payload's last may be shorter.
     """
 
     tensor_index: int
     offset: int
-    running_sum: int | None
+    sums: bytes
     data: Buffer
 
 
@@ -97,24 +108,23 @@ def record_parts(number: int, block: bytes, header: Header, payload: Buffer = b"
     return [varint(number << 3 | LEN) + varint(len(inner) + len(payload)) + inner, payload]
 
 
-def chunk_parts(piece: Chunk) -> list[Buffer]:
+def chunk_parts(chunk: Chunk) -> list[Buffer]:
     """Return a chunk as the last field of its message, in parts to be joined."""
-    head = b"\x10" + varint(piece.offset) if piece.offset else b""
-    if piece.tensor_index:
-        head = b"\x08" + varint(piece.tensor_index) + head
-    if piece.running_sum is not None:
-        head += b"\x19" + piece.running_sum.to_bytes(8, "little")
-    size = len(piece.data)
+    head = _OFFSET_TAG + varint(chunk.offset) if chunk.offset else b""
+    if chunk.tensor_index:
+        head = _TENSOR_INDEX_TAG + varint(chunk.tensor_index) + head
+    head += length_delimited(_SUMS_NUMBER, chunk.sums)
+    size = len(chunk.data)
     head += _CHUNK_TAG + varint(size)
-    return [_CHUNK_TAG + varint(len(head) + size) + head, piece.data]
+    return [_CHUNK_TAG + varint(len(head) + size) + head, chunk.data]
 
 
 def chunk_messages(parts: list[Buffer], chunks: Iterable[Chunk]) -> Iterator[bytes]:
     """Yield messages with one chunk each. `parts` go first, in the message of the first chunk if they fit."""
     used = sum(map(len, parts))
-    for piece in chunks:
-        head = chunk_parts(piece)
-        if parts and used + len(head[0]) + len(piece.data) > MAX_MESSAGE_BYTES:
+    for chunk in chunks:
+        head = chunk_parts(chunk)
+        if parts and used + len(head[0]) + len(chunk.data) > MAX_MESSAGE_BYTES:
             yield b"".join(parts)
             parts = []
         yield b"".join([*parts, *head])
@@ -123,45 +133,34 @@ def chunk_messages(parts: list[Buffer], chunks: Iterable[Chunk]) -> Iterator[byt
         yield b"".join(parts)
 
 
-def sum_until(source: Source, offset: int) -> Running:
-    """Return the running sum of a payload's first bytes."""
-    running = Running()
-    for begin, part in _parts(source, 1 << 20):
-        if begin >= offset:
-            break
-        running.update(part[: offset - begin])
-    return running
-
-
-def pieces(source: Source, index: int, size: int, running: Running, begin: int = 0) -> Iterator[Chunk]:
-    """Yield a payload from `begin` on in chunks of at most `size` bytes (at least one element).
+def chunks_of(source: Source, index: int, size: int, begin: int = 0) -> Iterator[Chunk]:
+    """Yield a payload from `begin` on in chunks of at most `size` bytes, hashed as they come.
 
     Args:
         source: The tensor.
         index: Its number in the stream.
-        size: Most bytes of a piece.
-        running: The sum of the payload until `begin`; it goes on from there.
-        begin: Where to begin.
+        size: Most bytes of a chunk, at least a block.
+        begin: Position to begin at, that of a block.
     """
-    for offset, part in _parts(source, size, begin):
-        running.update(part)
-        yield Chunk(index, offset, running.intdigest(), part)
-
-
-def _parts(source: Source, size: int, begin: int = 0) -> Iterator[tuple[int, memoryview]]:
-    """Yield the payload from `begin` on in contiguous parts, each with its offset."""
+    size = size // BLOCK_BYTES * BLOCK_BYTES
     flat = source.buffer()
     if flat is not None:
         for offset in range(begin, len(flat), size):
-            yield offset, flat[offset : offset + size]
+            data = flat[offset : offset + size]
+            yield Chunk(index, offset, block_sums(data), data)
         return
+    gathered = bytearray()
     offset = 0
-    for part in source.pieces(size):
-        end = offset + len(part)
-        if end > begin:
-            start = max(begin, offset)
-            yield start, part[start - offset :]
-        offset = end
+    for piece in source.pieces(BLOCK_BYTES):
+        gathered += piece
+        while len(gathered) >= BLOCK_BYTES:
+            if offset >= begin:
+                block = bytes(gathered[:BLOCK_BYTES])
+                yield Chunk(index, offset, block_sums(block), block)
+            del gathered[:BLOCK_BYTES]
+            offset += BLOCK_BYTES
+    if gathered and offset >= begin:
+        yield Chunk(index, offset, block_sums(gathered), gathered)
 
 
 # --- in ---------------------------------------------------------------------------------------------------------------
@@ -308,20 +307,24 @@ class Rest:
 
 
 def read_chunk(buffer: Buffer, pos: int, end: int) -> Chunk:
-    """Read the serialized `Chunk` in [pos, end)."""
+    """Read the serialized `Chunk` in [pos, end).
+
+    Raises:
+        DecodeError: It is malformed.
+    """
     index = offset = 0
-    running_sum: int | None = None
+    sums = b""
     data_begin = data_end = end
     for number, wire_type, _, content, after in walk_fields(buffer, pos, end):
-        if wire_type == LEN and number == 15:
+        if number == _DATA_NUMBER and wire_type == LEN:
             data_begin, data_end = content, after
-        elif wire_type == FIXED64 and number == 3:
-            running_sum = int.from_bytes(buffer[content:after], "little")
-        elif wire_type == VARINT and number == 1:
+        elif number == _SUMS_NUMBER and wire_type in (LEN, FIXED64):
+            sums += bytes(buffer[content:after])  # packed or not, as every parser takes them
+        elif number == 1 and wire_type == VARINT:
             index = read_varint(buffer, content, after)[0] & 0xFFFFFFFF  # a uint32, cut as every parser does
-        elif wire_type == VARINT and number == 2:
+        elif number == 2 and wire_type == VARINT:
             offset = read_varint(buffer, content, after)[0]
-    return Chunk(index, offset, running_sum, memoryview(buffer)[data_begin:data_end])
+    return Chunk(index, offset, sums, memoryview(buffer)[data_begin:data_end])
 
 
 class _Known(NamedTuple):
@@ -377,6 +380,8 @@ def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, readin
     size = end - pos
     rest = Rest(buffer, pos)
     for number, wire_type, begin, content, after in walk_fields(buffer, pos, end):
+        if number in _RECORD_CRITICAL:
+            reading.refuse_critical(number, begin)
         if wire_type != LEN or number not in (1, 2, 15):
             continue
         if number == 15:
@@ -392,7 +397,7 @@ def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, readin
     names = tuple(map(decode_name, (name, *aliases)))
     try:
         message = rest.parse(tensor_file_pb2.TensorRecord, end)
-        metadata = {key: decode_value(key, value) for key, value in message.metadata.items()}
+        metadata = {key: decode_value(value) for key, value in message.metadata.items()}
         if not tensors:
             raise DecodeError("missing", field="tensor")
         begin, end = tensors[0]

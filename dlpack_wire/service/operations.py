@@ -37,6 +37,8 @@ class ServerInfo(NamedTuple):
         max_tensor_count: Most tensors of an object.
         upload_retention_ns: How long it keeps an interrupted put.
         methods: Names of its methods.
+        features: Parts of the contract that it knows beyond the first release's.
+        max_frame_bytes: Most payload bytes of a frame.
     """
 
     version: str
@@ -47,6 +49,8 @@ class ServerInfo(NamedTuple):
     max_tensor_count: int
     upload_retention_ns: int
     methods: tuple[str, ...]
+    features: tuple[str, ...]
+    max_frame_bytes: int
 
 
 class ObjectInfo(NamedTuple):
@@ -117,6 +121,8 @@ class Operations:
             response.max_tensor_count,
             response.upload_retention_ns,
             tuple(response.methods),
+            tuple(response.features),
+            response.max_frame_bytes,
         )
         return self._info
 
@@ -178,7 +184,7 @@ class Operations:
             try:
                 return (yield from self._stream(upload))
             except BaseException:
-                yield Notify("Put", upload.discard_request())
+                yield Notify("DiscardUpload", upload.discard_request())
                 raise
 
     def _stream(self, upload: Upload) -> Script[int]:
@@ -327,7 +333,7 @@ def _object_info(message: pb.ObjectInfo, found: dict[str, Header]) -> ObjectInfo
         message.tensor_count,
         message.payload_bytes,
         message.created_time_ns,
-        {key: decode_value(key, value) for key, value in message.metadata.items()},
+        {key: decode_value(value) for key, value in message.metadata.items()},
         found,
     )
 

@@ -76,7 +76,7 @@ class RestartClock(NamedTuple):
 
 
 class Notify(NamedTuple):
-    """Make a call with a stream of one request, and do not wait for the answer."""
+    """Make a call, and do not wait for the answer."""
 
     method: str
     request: bytes

@@ -239,7 +239,7 @@ class _ArrivingFrame:
 
     def __init__(self, head: FrameHead) -> None:
         self.head = head
-        self._arrival = frame_arrival(head, sums_required=False)
+        self._arrival = frame_arrival(head)
         self._array = empty_aligned(head.header.payload_bytes)
 
     @property

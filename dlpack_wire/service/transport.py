@@ -48,7 +48,7 @@ class Transport(Protocol):
         """Start a call with a stream of responses."""
 
     def notify(self, method: str, request: bytes) -> None:
-        """Make a call with a stream of one request, and do not wait for the answer."""
+        """Make a call, and do not wait for the answer."""
 
     def close(self) -> None:
         """Wait a moment for calls made by `notify`, then end all calls."""
@@ -86,7 +86,7 @@ class AsyncTransport(Protocol):
         """Start a call with a stream of responses."""
 
     def notify(self, method: str, request: bytes) -> None:
-        """Make a call with a stream of one request, and do not wait for the answer."""
+        """Make a call, and do not wait for the answer."""
 
     async def close(self) -> None:
         """Wait a moment for calls made by `notify`, then end all calls."""

@@ -11,16 +11,19 @@ from ..message.aliases import is_tensor, stored_once
 from ..message.codec import source_of
 from ..message.names import names_block
 from ..message.wire import length_delimited
-from ..tensor.checksum import Running, xxh3
+from ..tensor.checksum import BLOCK_BYTES, SUM_BYTES, payload_sum, xxh3
 from ..tensor.memory import Buffer
 from ..tensor.source import Source
 from ..v1 import tensor_service_pb2 as pb
-from .messages import MAX_MESSAGE_BYTES, chunk_parts, pieces, record_parts, sum_until
+from .messages import MAX_MESSAGE_BYTES, chunk_parts, chunks_of, record_parts
 
 Progress = Callable[[int, int], None]
 """Called with the payload bytes sent or received so far, and their total."""
 
-_FINISH = b"\x18\x01"
+_FINISH = pb.PutRequest(finish=True).SerializeToString()
+
+_CHUNK_HEAD_BYTES = 256
+"""Room for what stands before a chunk's data: tags, lengths, position, and a sum for each of at most 3 blocks."""
 
 
 class Outgoing:
@@ -65,7 +68,7 @@ class Outgoing:
             payload = source.buffer()
             if payload is None:
                 payload = memoryview(b"".join(map(bytes, source.pieces(1 << 20))))
-            header = source.header.with_checksum(xxh3(payload))
+            header = source.header.with_checksum(payload_sum(payload))
             yield from record_parts(15, block, header, payload)
 
 
@@ -83,6 +86,8 @@ class Upload:
         self._size = size
         self._progress = progress
         self._held = (0, 0)
+        # Sums of the blocks sent so far, so that a resumed upload need not hash them again.
+        self._sent = [bytearray() for _ in range(len(tensors))]
         self.failure: BaseException | None = None
 
     def requests(self) -> Iterator[bytes]:
@@ -92,12 +97,10 @@ class Upload:
     def remaining(self, status: pb.GetUploadStatusResponse) -> Iterator[bytes]:
         """Yield the messages that are left to be sent; all of them if the server holds other bytes than were sent."""
         index, begin = status.tensor_index, status.offset
-        running = Running()
-        if index < len(self._tensors):
-            running = sum_until(self._tensors[index], begin)
-            if running.intdigest() != status.running_xxh3_64:
-                return self.requests()
-        return self._guarded(self._rest(index, begin, running))
+        sent = bytes(self._sent[index][: begin // BLOCK_BYTES * SUM_BYTES]) if index < len(self._sent) else b""
+        if index < len(self._tensors) and xxh3(sent) != status.held_sum:
+            return self.requests()
+        return self._guarded(self._rest(index, begin))
 
     def has_moved(self, status: pb.GetUploadStatusResponse) -> bool:
         """Return True if the server holds more than at the last call."""
@@ -115,8 +118,8 @@ class Upload:
         return failure
 
     def discard_request(self) -> bytes:
-        """Return the message that makes the server forget this upload."""
-        return _start_field(pb.PutStart(upload_id=self._start.upload_id, discard=True))
+        """Return the serialized DiscardUploadRequest."""
+        return pb.DiscardUploadRequest(upload_id=self._start.upload_id).SerializeToString()
 
     def _guarded(self, messages: Iterator[bytes]) -> Iterator[bytes]:
         # gRPC would only log what its iterator raises, and end the call with a status of its own.
@@ -134,30 +137,33 @@ class Upload:
                 parts, used = [], 0
             parts.append(record)
             used += len(record)
-        yield from self._chunks(parts, 0, 0, Running())
+        yield from self._chunks(parts, 0, 0)
 
-    def _rest(self, index: int, begin: int, running: Running) -> Iterator[bytes]:
+    def _rest(self, index: int, begin: int) -> Iterator[bytes]:
         start = pb.PutStart(upload_id=self._start.upload_id, resume=True)
-        yield from self._chunks([_start_field(start)], index, begin, running)
+        yield from self._chunks([_start_field(start)], index, begin)
 
-    def _chunks(self, parts: list[bytes], index: int, begin: int, running: Running) -> Iterator[bytes]:
+    def _chunks(self, parts: list[bytes], index: int, begin: int) -> Iterator[bytes]:
         """Yield chunks from a position on and the end. `parts` go first, in the first chunk's message if they fit."""
         total = self._tensors.payload_bytes
         done = begin + sum(self._tensors[at].header.payload_bytes for at in range(index))
         used = sum(map(len, parts))
         for at in range(index, len(self._tensors)):
-            for piece in pieces(self._tensors[at], at, self._size, running, begin):
-                if parts and used + len(piece.data) + 64 > MAX_MESSAGE_BYTES:
+            sent = self._sent[at]
+            del sent[begin // BLOCK_BYTES * SUM_BYTES :]
+            for chunk in chunks_of(self._tensors[at], at, self._size, begin):
+                sent += chunk.sums
+                if parts and used + len(chunk.data) + _CHUNK_HEAD_BYTES > MAX_MESSAGE_BYTES:
                     yield b"".join(parts)
                     parts = []
-                done += len(piece.data)
+                done += len(chunk.data)
                 if done == total:
                     parts.append(_FINISH)
-                yield b"".join([*parts, *chunk_parts(piece)])
+                yield b"".join([*parts, *chunk_parts(chunk)])
                 parts = []
                 if self._progress is not None:
                     self._progress(done, total)
-            begin, running = 0, Running()
+            begin = 0
         if parts:
             yield b"".join([*parts, _FINISH])
 

@@ -79,6 +79,8 @@ def checked(
     Raises:
         DecodeError: They break a rule of the contract.
     """
+    if flags & ~_KNOWN_FLAGS:
+        raise DecodeError(f"{flags}: a bit other than 1, 2 and 4 may change what the payload means", field="flags")
     padded = bool(flags & layout.FLAG_SUBBYTE_PADDED)
     size = layout.check_layout(dtype, shape, strides, byte_offset, padded=padded)
     if not 0 <= byte_order <= 2:
@@ -86,13 +88,14 @@ def checked(
     if dtype.part_bytes == 1:
         byte_order = 0
     elif byte_order == 0:
-        raise DecodeError(f"not stated, but {dtype.name} has parts of {dtype.part_bytes} bytes", field="byte_order")
+        raise DecodeError(f"not stated, but {dtype.name} may have parts wider than a byte", field="byte_order")
     if strides is not None:
         strides = layout.canonical_strides(shape, strides)
     # Positions, in the order of the fields: keywords would slow the reading of a message by a twentieth.
     return Header(dtype, shape, size, _ORDERS[byte_order], device, strides, byte_offset, padded, version)
 
 
+_KNOWN_FLAGS = layout.FLAG_READ_ONLY | layout.FLAG_IS_COPIED | layout.FLAG_SUBBYTE_PADDED
 _ORDERS = tuple(ByteOrder)  # a look-up by position, because calling the enum costs more than the rest of a header
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import EncodeError
 from . import layout
 from .capsule import Borrowed, Plain, borrow
-from .checksum import Running, spare_bits
+from .checksum import BLOCK_BYTES, Summing, block_sums, spare_bits, total
 from .device import CPU
 from .dtype import BOOL, byte_order_of, carrier, from_numpy
 from .header import Header
@@ -127,12 +127,18 @@ class Source:
                 part = np.ascontiguousarray(block[begin : begin + elements])
                 yield part.view(np.uint8).data
 
+    def block_sums(self) -> bytes:
+        """Return the sums of the payload's blocks, 8 bytes each."""
+        if self._flat is not None:
+            return block_sums(self._flat.data)
+        summing = Summing()
+        for piece in self.pieces(BLOCK_BYTES):
+            summing.update(piece)
+        return summing.finish()
+
     def checksum(self) -> int:
-        """Return the XXH3-64 of the payload."""
-        running = Running()
-        for piece in self.pieces(1 << 20):
-            running.update(piece)
-        return running.intdigest()
+        """Return the sum of the payload."""
+        return total(self.block_sums())
 
     def close(self) -> None:
         """Let go of the producer's memory."""

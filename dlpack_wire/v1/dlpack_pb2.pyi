@@ -124,7 +124,7 @@ class DLDataType(_message.Message):
     def __init__(self, code: _Optional[_Union[DLDataTypeCode, str]] = ..., bits: _Optional[int] = ..., lanes: _Optional[int] = ...) -> None: ...
 
 class DLTensor(_message.Message):
-    __slots__ = ("version", "flags", "device", "dtype", "shape", "strides", "byte_offset", "byte_order", "data_xxh3_64", "padding", "data")
+    __slots__ = ("version", "flags", "device", "dtype", "shape", "strides", "byte_offset", "byte_order", "data_sum", "padding", "data")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FLAGS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -133,7 +133,7 @@ class DLTensor(_message.Message):
     STRIDES_FIELD_NUMBER: _ClassVar[int]
     BYTE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     BYTE_ORDER_FIELD_NUMBER: _ClassVar[int]
-    DATA_XXH3_64_FIELD_NUMBER: _ClassVar[int]
+    DATA_SUM_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     version: DLPackVersion
@@ -144,7 +144,7 @@ class DLTensor(_message.Message):
     strides: _containers.RepeatedScalarFieldContainer[int]
     byte_offset: int
     byte_order: ByteOrder
-    data_xxh3_64: int
+    data_sum: int
     padding: bytes
     data: bytes
-    def __init__(self, version: _Optional[_Union[DLPackVersion, _Mapping]] = ..., flags: _Optional[int] = ..., device: _Optional[_Union[DLDevice, _Mapping]] = ..., dtype: _Optional[_Union[DLDataType, _Mapping]] = ..., shape: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., byte_offset: _Optional[int] = ..., byte_order: _Optional[_Union[ByteOrder, str]] = ..., data_xxh3_64: _Optional[int] = ..., padding: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, version: _Optional[_Union[DLPackVersion, _Mapping]] = ..., flags: _Optional[int] = ..., device: _Optional[_Union[DLDevice, _Mapping]] = ..., dtype: _Optional[_Union[DLDataType, _Mapping]] = ..., shape: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., byte_offset: _Optional[int] = ..., byte_order: _Optional[_Union[ByteOrder, str]] = ..., data_sum: _Optional[int] = ..., padding: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...

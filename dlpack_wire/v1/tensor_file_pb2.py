@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from dlpack_wire.v1 import dlpack_pb2 as dlpack__wire_dot_v1_dot_dlpack__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n dlpack_wire/v1/tensor_file.proto\x12\x0e\x64lpack_wire.v1\x1a\x1b\x64lpack_wire/v1/dlpack.proto\"\x8a\x01\n\rMetadataValue\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x13\n\tint_value\x18\x02 \x01(\x03H\x00\x12\x16\n\x0c\x64ouble_value\x18\x03 \x01(\x01H\x00\x12\x14\n\nbool_value\x18\x04 \x01(\x08H\x00\x12\x15\n\x0b\x62ytes_value\x18\x05 \x01(\x0cH\x00\x42\x07\n\x05value\"\x83\x02\n\x0cTensorRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12<\n\x08metadata\x18\x03 \x03(\x0b\x32*.dlpack_wire.v1.TensorRecord.MetadataEntry\x12\x16\n\x0eheader_xxh3_64\x18\x0e \x01(\x06\x12(\n\x06tensor\x18\x0f \x01(\x0b\x32\x18.dlpack_wire.v1.DLTensor\x1aN\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.dlpack_wire.v1.MetadataValue:\x02\x38\x01J\x04\x08\x04\x10\x0e\"\xbb\x04\n\x0fTensorFileIndex\x12\x36\n\x07\x65ntries\x18\x01 \x03(\x0b\x32%.dlpack_wire.v1.TensorFileIndex.Entry\x12?\n\x08metadata\x18\x02 \x03(\x0b\x32-.dlpack_wire.v1.TensorFileIndex.MetadataEntry\x12\x19\n\x11\x62\x61se_index_offset\x18\x03 \x01(\x06\x12\x1a\n\x12\x62\x61se_index_xxh3_64\x18\x04 \x01(\x06\x1a\xa7\x02\n\x05\x45ntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x45\n\x08metadata\x18\x03 \x03(\x0b\x32\x33.dlpack_wire.v1.TensorFileIndex.Entry.MetadataEntry\x12(\n\x06header\x18\x04 \x01(\x0b\x32\x18.dlpack_wire.v1.DLTensor\x12\x15\n\rrecord_offset\x18\x05 \x01(\x06\x12\x13\n\x0b\x64\x61ta_offset\x18\x06 \x01(\x06\x12\x12\n\ndata_bytes\x18\x07 \x01(\x06\x1aN\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.dlpack_wire.v1.MetadataValue:\x02\x38\x01\x1aN\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.dlpack_wire.v1.MetadataValue:\x02\x38\x01\"\xbc\x01\n\nTensorFile\x12\r\n\x05magic\x18\x01 \x01(\x06\x12-\n\x07records\x18\x02 \x03(\x0b\x32\x1c.dlpack_wire.v1.TensorRecord\x12\x30\n\x07indexes\x18\x03 \x03(\x0b\x32\x1f.dlpack_wire.v1.TensorFileIndex\x12\x14\n\x0cindex_offset\x18\x04 \x01(\x06\x12\x15\n\rindex_xxh3_64\x18\x05 \x01(\x06\x12\x11\n\tend_magic\x18\x06 \x01(\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n dlpack_wire/v1/tensor_file.proto\x12\x0e\x64lpack_wire.v1\x1a\x1b\x64lpack_wire/v1/dlpack.proto\"\x8a\x01\n\rMetadataValue\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x13\n\tint_value\x18\x02 \x01(\x03H\x00\x12\x16\n\x0c\x64ouble_value\x18\x03 \x01(\x01H\x00\x12\x14\n\nbool_value\x18\x04 \x01(\x08H\x00\x12\x15\n\x0b\x62ytes_value\x18\x05 \x01(\x0cH\x00\x42\x07\n\x05value\"\x89\x02\n\x0cTensorRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12<\n\x08metadata\x18\x03 \x03(\x0b\x32*.dlpack_wire.v1.TensorRecord.MetadataEntry\x12\x16\n\x0eheader_xxh3_64\x18\x0e \x01(\x06\x12(\n\x06tensor\x18\x0f \x01(\x0b\x32\x18.dlpack_wire.v1.DLTensor\x1aN\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.dlpack_wire.v1.MetadataValue:\x02\x38\x01J\x04\x08\x04\x10\tJ\x04\x08\t\x10\x0e\"\xdb\x04\n\x0fTensorFileIndex\x12\x36\n\x07\x65ntries\x18\x01 \x03(\x0b\x32%.dlpack_wire.v1.TensorFileIndex.Entry\x12?\n\x08metadata\x18\x02 \x03(\x0b\x32-.dlpack_wire.v1.TensorFileIndex.MetadataEntry\x12\x19\n\x11\x62\x61se_index_offset\x18\x03 \x01(\x06\x12\x1a\n\x12\x62\x61se_index_xxh3_64\x18\x04 \x01(\x06\x1a\xc7\x02\n\x05\x45ntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x45\n\x08metadata\x18\x03 \x03(\x0b\x32\x33.dlpack_wire.v1.TensorFileIndex.Entry.MetadataEntry\x12(\n\x06header\x18\x04 \x01(\x0b\x32\x18.dlpack_wire.v1.DLTensor\x12\x12\n\nblock_sums\x18\x05 \x03(\x06\x12\x15\n\rrecord_offset\x18\r \x01(\x06\x12\x13\n\x0b\x64\x61ta_offset\x18\x0e \x01(\x06\x12\x12\n\ndata_bytes\x18\x0f \x01(\x06\x1aN\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.dlpack_wire.v1.MetadataValue:\x02\x38\x01J\x04\x08\x06\x10\tJ\x04\x08\t\x10\r\x1aN\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.dlpack_wire.v1.MetadataValue:\x02\x38\x01\"\xbc\x01\n\nTensorFile\x12\r\n\x05magic\x18\x01 \x01(\x06\x12-\n\x07records\x18\x02 \x03(\x0b\x32\x1c.dlpack_wire.v1.TensorRecord\x12\x30\n\x07indexes\x18\x03 \x03(\x0b\x32\x1f.dlpack_wire.v1.TensorFileIndex\x12\x14\n\x0cindex_offset\x18\x04 \x01(\x06\x12\x15\n\rindex_xxh3_64\x18\x05 \x01(\x06\x12\x11\n\tend_magic\x18\x06 \x01(\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -31,17 +31,17 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_METADATAVALUE']._serialized_start=82
   _globals['_METADATAVALUE']._serialized_end=220
   _globals['_TENSORRECORD']._serialized_start=223
-  _globals['_TENSORRECORD']._serialized_end=482
+  _globals['_TENSORRECORD']._serialized_end=488
   _globals['_TENSORRECORD_METADATAENTRY']._serialized_start=398
   _globals['_TENSORRECORD_METADATAENTRY']._serialized_end=476
-  _globals['_TENSORFILEINDEX']._serialized_start=485
-  _globals['_TENSORFILEINDEX']._serialized_end=1056
-  _globals['_TENSORFILEINDEX_ENTRY']._serialized_start=681
-  _globals['_TENSORFILEINDEX_ENTRY']._serialized_end=976
+  _globals['_TENSORFILEINDEX']._serialized_start=491
+  _globals['_TENSORFILEINDEX']._serialized_end=1094
+  _globals['_TENSORFILEINDEX_ENTRY']._serialized_start=687
+  _globals['_TENSORFILEINDEX_ENTRY']._serialized_end=1014
   _globals['_TENSORFILEINDEX_ENTRY_METADATAENTRY']._serialized_start=398
   _globals['_TENSORFILEINDEX_ENTRY_METADATAENTRY']._serialized_end=476
   _globals['_TENSORFILEINDEX_METADATAENTRY']._serialized_start=398
   _globals['_TENSORFILEINDEX_METADATAENTRY']._serialized_end=476
-  _globals['_TENSORFILE']._serialized_start=1059
-  _globals['_TENSORFILE']._serialized_end=1247
+  _globals['_TENSORFILE']._serialized_start=1097
+  _globals['_TENSORFILE']._serialized_end=1285
 # @@protoc_insertion_point(module_scope)

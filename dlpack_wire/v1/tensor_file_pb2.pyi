@@ -44,7 +44,7 @@ class TensorRecord(_message.Message):
 class TensorFileIndex(_message.Message):
     __slots__ = ("entries", "metadata", "base_index_offset", "base_index_xxh3_64")
     class Entry(_message.Message):
-        __slots__ = ("name", "aliases", "metadata", "header", "record_offset", "data_offset", "data_bytes")
+        __slots__ = ("name", "aliases", "metadata", "header", "block_sums", "record_offset", "data_offset", "data_bytes")
         class MetadataEntry(_message.Message):
             __slots__ = ("key", "value")
             KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class TensorFileIndex(_message.Message):
         ALIASES_FIELD_NUMBER: _ClassVar[int]
         METADATA_FIELD_NUMBER: _ClassVar[int]
         HEADER_FIELD_NUMBER: _ClassVar[int]
+        BLOCK_SUMS_FIELD_NUMBER: _ClassVar[int]
         RECORD_OFFSET_FIELD_NUMBER: _ClassVar[int]
         DATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
         DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -63,10 +64,11 @@ class TensorFileIndex(_message.Message):
         aliases: _containers.RepeatedScalarFieldContainer[str]
         metadata: _containers.MessageMap[str, MetadataValue]
         header: _dlpack_pb2.DLTensor
+        block_sums: _containers.RepeatedScalarFieldContainer[int]
         record_offset: int
         data_offset: int
         data_bytes: int
-        def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ..., header: _Optional[_Union[_dlpack_pb2.DLTensor, _Mapping]] = ..., record_offset: _Optional[int] = ..., data_offset: _Optional[int] = ..., data_bytes: _Optional[int] = ...) -> None: ...
+        def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, MetadataValue]] = ..., header: _Optional[_Union[_dlpack_pb2.DLTensor, _Mapping]] = ..., block_sums: _Optional[_Iterable[int]] = ..., record_offset: _Optional[int] = ..., data_offset: _Optional[int] = ..., data_bytes: _Optional[int] = ...) -> None: ...
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]

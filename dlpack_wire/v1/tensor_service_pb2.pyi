@@ -69,16 +69,16 @@ ERROR_REASON_SHUTTING_DOWN: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 
 class Chunk(_message.Message):
-    __slots__ = ("tensor_index", "offset", "running_xxh3_64", "data")
+    __slots__ = ("tensor_index", "offset", "block_sums", "data")
     TENSOR_INDEX_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_XXH3_64_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SUMS_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     tensor_index: int
     offset: int
-    running_xxh3_64: int
+    block_sums: _containers.RepeatedScalarFieldContainer[int]
     data: bytes
-    def __init__(self, tensor_index: _Optional[int] = ..., offset: _Optional[int] = ..., running_xxh3_64: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, tensor_index: _Optional[int] = ..., offset: _Optional[int] = ..., block_sums: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ObjectInfo(_message.Message):
     __slots__ = ("name", "generation", "tensor_count", "payload_bytes", "created_time_ns", "metadata")
@@ -108,7 +108,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("server_version", "instance_id", "max_message_bytes", "inline_payload_bytes", "max_chunk_bytes", "max_object_bytes", "max_tensor_count", "upload_retention_ns", "methods")
+    __slots__ = ("server_version", "instance_id", "max_message_bytes", "inline_payload_bytes", "max_chunk_bytes", "max_object_bytes", "max_tensor_count", "upload_retention_ns", "methods", "features", "contract_revision", "max_frame_bytes", "default_queue_frame_count", "max_queue_frame_count", "default_queue_bytes", "max_queue_bytes", "max_pattern_count", "max_metadata_bytes", "max_unfinished_bytes")
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,16 @@ class GetServerInfoResponse(_message.Message):
     MAX_TENSOR_COUNT_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_RETENTION_NS_FIELD_NUMBER: _ClassVar[int]
     METHODS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MAX_FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_QUEUE_FRAME_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_FRAME_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_PATTERN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_METADATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_UNFINISHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     server_version: str
     instance_id: str
     max_message_bytes: int
@@ -127,7 +137,17 @@ class GetServerInfoResponse(_message.Message):
     max_tensor_count: int
     upload_retention_ns: int
     methods: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, server_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., inline_payload_bytes: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., max_object_bytes: _Optional[int] = ..., max_tensor_count: _Optional[int] = ..., upload_retention_ns: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    contract_revision: int
+    max_frame_bytes: int
+    default_queue_frame_count: int
+    max_queue_frame_count: int
+    default_queue_bytes: int
+    max_queue_bytes: int
+    max_pattern_count: int
+    max_metadata_bytes: int
+    max_unfinished_bytes: int
+    def __init__(self, server_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., inline_payload_bytes: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., max_object_bytes: _Optional[int] = ..., max_tensor_count: _Optional[int] = ..., upload_retention_ns: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., features: _Optional[_Iterable[str]] = ..., contract_revision: _Optional[int] = ..., max_frame_bytes: _Optional[int] = ..., default_queue_frame_count: _Optional[int] = ..., max_queue_frame_count: _Optional[int] = ..., default_queue_bytes: _Optional[int] = ..., max_queue_bytes: _Optional[int] = ..., max_pattern_count: _Optional[int] = ..., max_metadata_bytes: _Optional[int] = ..., max_unfinished_bytes: _Optional[int] = ...) -> None: ...
 
 class StoreRequest(_message.Message):
     __slots__ = ("name", "upload_id", "if_generation", "metadata", "records")
@@ -179,7 +199,7 @@ class FetchResponse(_message.Message):
     def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., records: _Optional[_Iterable[_Union[_tensor_file_pb2.TensorRecord, _Mapping]]] = ..., complete: bool = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ...) -> None: ...
 
 class PutStart(_message.Message):
-    __slots__ = ("name", "upload_id", "if_generation", "metadata", "record_count", "payload_bytes", "resume", "discard")
+    __slots__ = ("name", "upload_id", "if_generation", "metadata", "record_count", "payload_bytes", "resume")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -194,7 +214,6 @@ class PutStart(_message.Message):
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
-    DISCARD_FIELD_NUMBER: _ClassVar[int]
     name: str
     upload_id: bytes
     if_generation: int
@@ -202,8 +221,7 @@ class PutStart(_message.Message):
     record_count: int
     payload_bytes: int
     resume: bool
-    discard: bool
-    def __init__(self, name: _Optional[str] = ..., upload_id: _Optional[bytes] = ..., if_generation: _Optional[int] = ..., metadata: _Optional[_Mapping[str, _tensor_file_pb2.MetadataValue]] = ..., record_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., resume: bool = ..., discard: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., upload_id: _Optional[bytes] = ..., if_generation: _Optional[int] = ..., metadata: _Optional[_Mapping[str, _tensor_file_pb2.MetadataValue]] = ..., record_count: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., resume: bool = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("start", "records", "finish", "chunk")
@@ -232,7 +250,7 @@ class GetUploadStatusRequest(_message.Message):
     def __init__(self, upload_id: _Optional[bytes] = ...) -> None: ...
 
 class GetUploadStatusResponse(_message.Message):
-    __slots__ = ("state", "generation", "tensor_index", "offset", "running_xxh3_64")
+    __slots__ = ("state", "generation", "tensor_index", "offset", "held_sum")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[GetUploadStatusResponse.State]
@@ -245,13 +263,23 @@ class GetUploadStatusResponse(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TENSOR_INDEX_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_XXH3_64_FIELD_NUMBER: _ClassVar[int]
+    HELD_SUM_FIELD_NUMBER: _ClassVar[int]
     state: GetUploadStatusResponse.State
     generation: int
     tensor_index: int
     offset: int
-    running_xxh3_64: int
-    def __init__(self, state: _Optional[_Union[GetUploadStatusResponse.State, str]] = ..., generation: _Optional[int] = ..., tensor_index: _Optional[int] = ..., offset: _Optional[int] = ..., running_xxh3_64: _Optional[int] = ...) -> None: ...
+    held_sum: int
+    def __init__(self, state: _Optional[_Union[GetUploadStatusResponse.State, str]] = ..., generation: _Optional[int] = ..., tensor_index: _Optional[int] = ..., offset: _Optional[int] = ..., held_sum: _Optional[int] = ...) -> None: ...
+
+class DiscardUploadRequest(_message.Message):
+    __slots__ = ("upload_id",)
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    upload_id: bytes
+    def __init__(self, upload_id: _Optional[bytes] = ...) -> None: ...
+
+class DiscardUploadResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class AxisSelection(_message.Message):
     __slots__ = ("index", "range")

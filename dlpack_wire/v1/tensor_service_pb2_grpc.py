@@ -39,6 +39,11 @@ class TensorServiceStub(object):
                 request_serializer=dlpack__wire_dot_v1_dot_tensor__service__pb2.PutRequest.SerializeToString,
                 response_deserializer=dlpack__wire_dot_v1_dot_tensor__service__pb2.PutResponse.FromString,
                 )
+        self.DiscardUpload = channel.unary_unary(
+                '/dlpack_wire.v1.TensorService/DiscardUpload',
+                request_serializer=dlpack__wire_dot_v1_dot_tensor__service__pb2.DiscardUploadRequest.SerializeToString,
+                response_deserializer=dlpack__wire_dot_v1_dot_tensor__service__pb2.DiscardUploadResponse.FromString,
+                )
         self.GetUploadStatus = channel.unary_unary(
                 '/dlpack_wire.v1.TensorService/GetUploadStatus',
                 request_serializer=dlpack__wire_dot_v1_dot_tensor__service__pb2.GetUploadStatusRequest.SerializeToString,
@@ -125,19 +130,33 @@ class TensorServiceServicer(object):
         Errors:
         INVALID_ARGUMENT (INVALID_NAME, INVALID_TENSOR, INVALID_REQUEST): a message breaks a rule.
         INVALID_ARGUMENT (CHUNK_OUT_OF_ORDER): a chunk is not the next expected one.
-        DATA_LOSS (CHECKSUM_MISMATCH): a running sum does not match the bytes.
+        DATA_LOSS (CHECKSUM_MISMATCH): a block does not match its sum. The upload keeps the position before the chunk.
         FAILED_PRECONDITION (GENERATION_MISMATCH): `if_generation` does not hold, at the start or at the end.
         FAILED_PRECONDITION (UPLOAD_IN_PROGRESS): the same upload id is being received right now.
         NOT_FOUND (UPLOAD_NOT_FOUND): `resume` names an upload that the server does not hold (any more).
         RESOURCE_EXHAUSTED (OBJECT_TOO_LARGE, STORE_FULL): over a limit.
         ABORTED (UPLOAD_INCOMPLETE): the stream ended without `finish`, or before all bytes came.
+        After CHUNK_OUT_OF_ORDER, CHECKSUM_MISMATCH, UPLOAD_INCOMPLETE and a lost connection an upload with an id keeps what it
+        holds and can be resumed; after every other error it is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardUpload(self, request, context):
+        """Drops an upload and all that the server holds of it, also while another call is sending it, which then ends with
+        ABORTED (UPLOAD_INCOMPLETE). A committed upload is not undone.
+
+        Errors:
+        INVALID_ARGUMENT (INVALID_REQUEST): the id is not 16 bytes.
+        NOT_FOUND (UPLOAD_NOT_FOUND): no upload of that id that is not committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUploadStatus(self, request, context):
-        """How far an upload has come. What it answers never goes backwards, except to UNKNOWN.
+        """Tells how far an upload has come. The answer never goes backwards, except to UNKNOWN.
 
         Errors:
         INVALID_ARGUMENT (INVALID_REQUEST): the id is not 16 bytes.
@@ -199,7 +218,7 @@ class TensorServiceServicer(object):
 
         Errors:
         INVALID_ARGUMENT (INVALID_NAME, INVALID_TENSOR, INVALID_REQUEST, CHUNK_OUT_OF_ORDER): a message breaks a rule.
-        DATA_LOSS (CHECKSUM_MISMATCH): a running sum does not match the bytes.
+        DATA_LOSS (CHECKSUM_MISMATCH): a block does not match its sum.
         RESOURCE_EXHAUSTED (OBJECT_TOO_LARGE, STORE_FULL): the frame is over a limit, or there is no room for it.
         ABORTED (UPLOAD_INCOMPLETE): the stream ended inside a frame. Those before it were accepted.
         """
@@ -241,6 +260,11 @@ def add_TensorServiceServicer_to_server(servicer, server):
                     servicer.Put,
                     request_deserializer=dlpack__wire_dot_v1_dot_tensor__service__pb2.PutRequest.FromString,
                     response_serializer=dlpack__wire_dot_v1_dot_tensor__service__pb2.PutResponse.SerializeToString,
+            ),
+            'DiscardUpload': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardUpload,
+                    request_deserializer=dlpack__wire_dot_v1_dot_tensor__service__pb2.DiscardUploadRequest.FromString,
+                    response_serializer=dlpack__wire_dot_v1_dot_tensor__service__pb2.DiscardUploadResponse.SerializeToString,
             ),
             'GetUploadStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetUploadStatus,
@@ -357,6 +381,23 @@ class TensorService(object):
         return grpc.experimental.stream_unary(request_iterator, target, '/dlpack_wire.v1.TensorService/Put',
             dlpack__wire_dot_v1_dot_tensor__service__pb2.PutRequest.SerializeToString,
             dlpack__wire_dot_v1_dot_tensor__service__pb2.PutResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DiscardUpload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/dlpack_wire.v1.TensorService/DiscardUpload',
+            dlpack__wire_dot_v1_dot_tensor__service__pb2.DiscardUploadRequest.SerializeToString,
+            dlpack__wire_dot_v1_dot_tensor__service__pb2.DiscardUploadResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

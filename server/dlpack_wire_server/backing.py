@@ -36,8 +36,8 @@ class Backing(Protocol):
     def write(self, position: int, data: Buffer) -> None:
         """Write bytes at a position."""
 
-    def seal(self, sums: Sequence[int]) -> None:
-        """Write all but the payloads, given the sums of those. No byte changes afterwards."""
+    def seal(self, sums: Sequence[bytes]) -> None:
+        """Write all but the payloads, given the sums of their blocks. No byte changes afterwards."""
 
     def view(self) -> memoryview:
         """Return all bytes, read-only; valid for as long as somebody holds the view."""
@@ -69,7 +69,7 @@ class SmallBacking:
         """Write payload bytes; positions count from the first payload."""
         self._bytes[position : position + len(data)] = data
 
-    def seal(self, sums: Sequence[int]) -> None:
+    def seal(self, sums: Sequence[bytes]) -> None:
         """Do nothing: there is nothing beside the payloads."""
 
     def view(self) -> memoryview:
@@ -113,7 +113,7 @@ class DescriptorBacking:
             position += count
             left = left[count:]
 
-    def seal(self, sums: Sequence[int]) -> None:
+    def seal(self, sums: Sequence[bytes]) -> None:
         """Write the records' heads, the index and the trailer."""
         assert self._image is not None
         for position, piece in self._image.pieces(sums):
@@ -156,7 +156,7 @@ class MemfdBacking(DescriptorBacking):
             self._budget.release(self.size)
         super().__del__()
 
-    def seal(self, sums: Sequence[int]) -> None:
+    def seal(self, sums: Sequence[bytes]) -> None:
         """Write the rest of the file, and forbid every change."""
         super().seal(sums)
         fcntl.fcntl(self.fd, *_SEALS)
@@ -180,7 +180,7 @@ class FileBacking(DescriptorBacking):
         self._budget = budget
         os.ftruncate(self.fd, image.size)
 
-    def seal(self, sums: Sequence[int]) -> None:
+    def seal(self, sums: Sequence[bytes]) -> None:
         """Write the rest of the file, and wait until it is on disk."""
         super().seal(sums)
         os.fsync(self.fd)

@@ -35,6 +35,7 @@ from .backing import DescriptorBacking, FileBacking
 from .budget import Budget
 from .objects import (
     Commit,
+    Committed,
     Draft,
     ObjectSummary,
     Serialized,
@@ -45,12 +46,18 @@ from .objects import (
     plan_object,
 )
 
-_SCHEMA = """
+_REVISION = 2
+"""Of the index and of the files. Those of revision 0 have one sum a payload, not one a block."""
+
+_SCHEMA = f"""
+PRAGMA user_version = {_REVISION};
 CREATE TABLE IF NOT EXISTS objects (
     name BLOB PRIMARY KEY, generation INTEGER NOT NULL, tensor_count INTEGER NOT NULL, payload_bytes INTEGER NOT NULL,
     created_time_ns INTEGER NOT NULL, metadata BLOB NOT NULL, image_bytes INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS uploads (key BLOB PRIMARY KEY, generation INTEGER NOT NULL, time_ns INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS uploads (
+    key BLOB PRIMARY KEY, name BLOB NOT NULL, generation INTEGER NOT NULL, time_ns INTEGER NOT NULL
+);
 CREATE INDEX IF NOT EXISTS uploads_by_time ON uploads (time_ns);
 CREATE TABLE IF NOT EXISTS last (generation INTEGER NOT NULL);
 INSERT INTO last SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM last);
@@ -112,6 +119,10 @@ class DirectoryStore:
         index = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         index.execute("PRAGMA journal_mode=WAL")
         index.execute("PRAGMA synchronous=FULL")
+        revision = index.execute("PRAGMA user_version").fetchone()[0]
+        if revision != _REVISION and index.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
+            index.close()
+            raise OSError(f"{path} has revision {revision} of the index; this server reads {_REVISION}")
         index.executescript(_SCHEMA)
         return index
 
@@ -142,7 +153,7 @@ class DirectoryStore:
         return Draft(placed, metadata.shown, backing)
 
     def publish(
-        self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
+        self, draft: Draft, sums: Sequence[bytes], name: str, if_generation: int | None, upload: bytes | None
     ) -> Commit:
         """Rename the draft to its generation, commit it to the index, and remove the file it replaces."""
         backing = draft.backing
@@ -151,7 +162,7 @@ class DirectoryStore:
         with self._lock:
             committed = self.committed(upload) if upload is not None else None
             if committed is not None:
-                return Commit(committed, True)
+                return Commit(committed.generation, True)
             present = self.generation(name)
             check_generation(name, if_generation, present)
             generation = self._last = self._last + 1
@@ -165,7 +176,7 @@ class DirectoryStore:
                 )
                 index.execute("UPDATE last SET generation = ?", (generation,))
                 if upload is not None:
-                    self._remember(index, upload, generation)
+                    self._remember(index, upload, Committed(name, generation))
             backing.keep()
             self._hold(StoredObject(info, records, backing))
         self._remove(present, replaced)
@@ -187,9 +198,10 @@ class DirectoryStore:
         index.execute("DELETE FROM objects WHERE name = ?", (name,))
         return int(row[0]) if row is not None else 0
 
-    def _remember(self, index: sqlite3.Connection, upload: bytes, generation: int) -> None:
+    def _remember(self, index: sqlite3.Connection, upload: bytes, committed: Committed) -> None:
         now = time.time_ns()
-        index.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)", (upload, generation, now))
+        row = upload, committed.name.encode(), committed.generation, now
+        index.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?, ?)", row)
         index.execute("DELETE FROM uploads WHERE time_ns < ?", (now - self._retention_ns,))
         index.execute(
             "DELETE FROM uploads WHERE key IN (SELECT key FROM uploads ORDER BY time_ns DESC LIMIT -1 OFFSET ?)",
@@ -219,10 +231,10 @@ class DirectoryStore:
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
-    def committed(self, upload: bytes) -> int | None:
-        """Return the generation that an upload got, from the index."""
-        row = self._row("SELECT generation FROM uploads WHERE key = ?", upload)
-        return int(row[0]) if row is not None else None
+    def committed(self, upload: bytes) -> Committed | None:
+        """Return what an upload became, from the index."""
+        row = self._row("SELECT name, generation FROM uploads WHERE key = ?", upload)
+        return Committed(row[0].decode(), row[1]) if row is not None else None
 
     def generation(self, name: str) -> int:
         """Return the present generation of a name, from the index."""
@@ -257,9 +269,10 @@ class DirectoryStore:
         backing = DescriptorBacking(fd, os.fstat(fd).st_size)
         contents = FileContents(MemoryBytes(backing.view()), str(self._file(info.generation)))
         records = []
-        for _, (header, _, entry) in contents.entries():
+        for _, located in contents.entries():
+            entry = located.entry
             names, _ = split_names(entry.names)
-            records.append(StoredRecord(tuple(names), entry.names, header, entry.data_offset))
+            records.append(StoredRecord(tuple(names), entry.names, located.header, entry.data_offset, located.sums))
         return StoredObject(info, records, backing)
 
     def _hold(self, stored: StoredObject) -> None:

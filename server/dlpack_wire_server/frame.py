@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from dlpack_wire.service.arrival import Stage
 from dlpack_wire.service.frames import FrameHead, delivered, frame_arrival, frame_fields
 from dlpack_wire.service.messages import Chunk, chunk_parts
+from dlpack_wire.tensor.checksum import total
 
 from .budget import Budget
 
 OVERHEAD_BYTES = 1024
 """Bytes that a frame takes beyond its payload, metadata and topic, about: Python objects and message heads."""
 
-MERGED_BYTES = 256 << 10
-"""Chunks below this size are merged: each would cost an object and a message of its own."""
+JOINED_BYTES = 256 << 10
+"""A chunk that goes below this size with its frame's head is sent in the same message."""
 
 
 class KeptFrame:
@@ -49,7 +50,7 @@ class KeptFrame:
         """Yield the messages of Subscribe that carry it."""
         head = delivered(self._fields, dropped_count)
         chunks = iter(self._chunks)
-        if self._chunks and len(head) + len(self._chunks[0]) <= MERGED_BYTES:
+        if self._chunks and len(head) + len(self._chunks[0]) <= JOINED_BYTES:
             head += next(chunks)
         yield head
         yield from chunks
@@ -74,11 +75,8 @@ class Intake:
         self.size = 0
         self._head = head._replace(metadata={})
         self._metadata = metadata
-        self._arrival = frame_arrival(head, sums_required=True)
+        self._arrival = frame_arrival(head)
         self._chunks: list[bytes] = []
-        self._small = bytearray()  # copies, since a small chunk may lie in a large message
-        self._small_begin = 0
-        self._small_sum: int | None = None
 
     @property
     def complete(self) -> bool:
@@ -92,31 +90,13 @@ class Intake:
             DecodeError: It is not the next one, or damaged.
         """
         self._arrival.chunk(piece)
-        if len(piece.data) >= MERGED_BYTES:
-            self._merge()
-            self._keep(piece)
-        else:
-            if not self._small:
-                self._small_begin = piece.offset
-            self._small += piece.data
-            self._small_sum = piece.running_sum
-        if self.complete or len(self._small) >= MERGED_BYTES:
-            self._merge()
-
-    def _merge(self) -> None:
-        """Make one chunk of the small ones."""
-        if self._small:
-            self._keep(Chunk(0, self._small_begin, self._small_sum, self._small))
-            self._small = bytearray()
-
-    def _keep(self, piece: Chunk) -> None:
         self._chunks.append(b"".join(chunk_parts(piece)))
 
     def finish(self, sequence: int, serial: int, budget: Budget) -> KeptFrame:
         """Return the kept frame, which takes over the bytes reserved of `budget`."""
         head = self._head
         self._arrival.end()
-        header = head.header.with_checksum(self._arrival.sums[0])
+        header = head.header.with_checksum(total(self._arrival.sums[0]))
         fields = frame_fields(head.topic, sequence, head.time_ns or time.time_ns(), self._metadata, header)
         frame = KeptFrame(head.topic, sequence, serial, fields, self._chunks, self.size, budget)
         self.size = 0

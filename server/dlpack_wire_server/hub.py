@@ -96,6 +96,11 @@ class Hub:
         """Number of topics."""
         return len(self._topics)
 
+    @property
+    def max_frame_bytes(self) -> int:
+        """Most payload bytes of a frame, whose head takes some more of the memory for frames."""
+        return min(MAX_FRAME_BYTES, self.budget.limit)
+
     def require_open(self) -> None:
         """Refuse with SHUTTING_DOWN what comes after `close`."""
         if self.closed:
@@ -185,7 +190,7 @@ class Hub:
         self.require_open()
         if "*" in head.topic:
             raise DecodeError(f"topic {head.topic[:64]!r} contains `*`, which only patterns may", field="name")
-        limit = max(0, min(MAX_FRAME_BYTES, self.budget.limit - overhead(head.topic, metadata)))
+        limit = max(0, min(self.max_frame_bytes, self.budget.limit - overhead(head.topic, metadata)))
         if head.header.payload_bytes > limit:
             size = head.header.payload_bytes
             raise Refusal(

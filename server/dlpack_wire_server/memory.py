@@ -15,6 +15,7 @@ from .backing import MemfdBacking, SmallBacking
 from .budget import Budget
 from .objects import (
     Commit,
+    Committed,
     Draft,
     ObjectSummary,
     Serialized,
@@ -53,7 +54,7 @@ class MemoryStore:
         self._names: list[str] = []  # in code point order, which is the byte order of UTF-8
         self._past: weakref.WeakValueDictionary[int, StoredObject] = weakref.WeakValueDictionary()
         self._last = time.time_ns() // 1000
-        self._uploads: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._uploads: OrderedDict[bytes, tuple[Committed, int]] = OrderedDict()
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
         """Reserve memory for an object: a bytearray for small payloads, else a memfd."""
@@ -71,13 +72,13 @@ class MemoryStore:
         return Draft(small, metadata.shown, SmallBacking(size, overhead, self.budget))
 
     def publish(
-        self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
+        self, draft: Draft, sums: Sequence[bytes], name: str, if_generation: int | None, upload: bytes | None
     ) -> Commit:
         """Make a draft the value of a name; the replaced object lives on while it is read."""
         records = draft.complete(sums)
         with self._lock:
             if upload is not None and upload in self._uploads:
-                return Commit(self._uploads[upload][0], True)
+                return Commit(self._uploads[upload][0].generation, True)
             present = self._objects.get(name)
             check_generation(name, if_generation, present.info.generation if present else 0)
             self._last += 1
@@ -86,17 +87,17 @@ class MemoryStore:
             if present is None:
                 insort(self._names, name)
             if upload is not None:
-                self._remember(upload, self._last)
+                self._remember(upload, Committed(name, self._last))
             return Commit(self._last, False)
 
-    def _remember(self, upload: bytes, generation: int) -> None:
+    def _remember(self, upload: bytes, committed: Committed) -> None:
         now = time.monotonic_ns()
-        self._uploads[upload] = (generation, now + self._retention_ns)
+        self._uploads[upload] = (committed, now + self._retention_ns)
         while len(self._uploads) > self._max_remembered or next(iter(self._uploads.values()))[1] < now:
             self._uploads.popitem(last=False)
 
-    def committed(self, upload: bytes) -> int | None:
-        """Return the generation that an upload got, while it is remembered."""
+    def committed(self, upload: bytes) -> Committed | None:
+        """Return what an upload became, while it is remembered."""
         with self._lock:
             found = self._uploads.get(upload)
         return found[0] if found is not None else None

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from dlpack_wire.file.plan import FilePlan
 from dlpack_wire.service.messages import Record
+from dlpack_wire.tensor.checksum import BLOCK_BYTES, SUM_BYTES, block_count, total
 from dlpack_wire.tensor.header import Header
 from dlpack_wire.tensor.memory import Buffer
 
@@ -45,12 +46,19 @@ class StoredRecord(NamedTuple):
         block: The same and its metadata, serialized.
         header: Its header, with the payload's checksum.
         data_offset: Position of its payload in the backing.
+        sums: Sums of the payload's blocks, 8 bytes each; empty in a draft.
     """
 
     names: tuple[str, ...]
     block: bytes
     header: Header
     data_offset: int
+    sums: bytes = b""
+
+    def sums_of(self, offset: int, size: int) -> bytes:
+        """Return the sums of the blocks in a piece of the payload that begins with a block."""
+        first = offset // BLOCK_BYTES
+        return self.sums[first * SUM_BYTES : (first + block_count(size)) * SUM_BYTES]
 
 
 class StoredObject:
@@ -105,12 +113,12 @@ class Draft(NamedTuple):
         """Write a piece of a payload."""
         self.backing.write(self.records[tensor_index].data_offset + offset, data)
 
-    def complete(self, sums: Sequence[int]) -> list[StoredRecord]:
+    def complete(self, sums: Sequence[bytes]) -> list[StoredRecord]:
         """Write everything but the payloads, which must have been written."""
         self.backing.seal(sums)
         return [
-            StoredRecord(names, block, header.with_checksum(payload_sum), data_offset)
-            for (names, block, header, data_offset), payload_sum in zip(self.records, sums, strict=True)
+            record._replace(header=record.header.with_checksum(total(blocks)), sums=blocks)
+            for record, blocks in zip(self.records, sums, strict=True)
         ]
 
     def info(self, name: str, generation: int) -> ObjectSummary:
@@ -129,6 +137,18 @@ class Commit(NamedTuple):
 
     generation: int
     repeated: bool
+
+
+class Committed(NamedTuple):
+    """What an upload became.
+
+    Attributes:
+        name: The name that it was put under.
+        generation: The generation it got.
+    """
+
+    name: str
+    generation: int
 
 
 class Store(Protocol):
@@ -154,13 +174,13 @@ class Store(Protocol):
         """
 
     def publish(
-        self, draft: Draft, sums: Sequence[int], name: str, if_generation: int | None, upload: bytes | None
+        self, draft: Draft, sums: Sequence[bytes], name: str, if_generation: int | None, upload: bytes | None
     ) -> Commit:
         """Make a draft whose payloads are written the value of a name.
 
         Args:
             draft: The object.
-            sums: Checksums of its payloads.
+            sums: For each payload the sums of its blocks, 8 bytes each.
             name: Its name.
             if_generation: Precondition on the present generation; 0: the name must not exist.
             upload: Key to remember the commit by.
@@ -169,8 +189,8 @@ class Store(Protocol):
             Refusal: GENERATION_MISMATCH.
         """
 
-    def committed(self, upload: bytes) -> int | None:
-        """Return the generation that an upload got, or None if it is not remembered."""
+    def committed(self, upload: bytes) -> Committed | None:
+        """Return what an upload became, or None if it is not remembered."""
 
     def get(self, name: str, generation: int | None = None) -> StoredObject:
         """Return the object of a name.

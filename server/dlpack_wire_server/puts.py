@@ -19,13 +19,14 @@ from dlpack_wire.service.messages import (
     parses_quickly,
 )
 from dlpack_wire.tensor import header as headers
+from dlpack_wire.tensor.checksum import SUM_BYTES, block_sums
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller
 from .calls import Call, CallerGoneError, Calls, finished
 from .metrics import Metrics
 from .objects import Commit, Serialized, Store, check_generation
-from .status import Refusal
+from .status import Refusal, status_of
 from .unfinished import UnfinishedPut, UnfinishedPuts
 
 QUICK_BYTES = 256 << 10
@@ -36,6 +37,9 @@ QUICK_RECORDS = 256
 """The same for headers: making one ready takes about 10 us."""
 
 _UPLOAD_ID_BYTES = 16
+
+_RESUMABLE = {"CHUNK_OUT_OF_ORDER", "CHECKSUM_MISMATCH", "UPLOAD_INCOMPLETE"}
+"""Errors after which an upload keeps what it holds: what came before the fault is good."""
 
 _T = TypeVar("_T")
 
@@ -76,7 +80,7 @@ class Puts:
             payload_bytes = sum(len(record.payload) for record in records)
             if payload_bytes > INLINE_BYTES:
                 raise Refusal("INVALID_REQUEST", f"{payload_bytes} payload bytes; over {INLINE_BYTES} use Put")
-            upload = self._begin(caller, request, payload_bytes, key, sums_required=False)
+            upload = self._begin(caller, request, payload_bytes, key)
             upload.arrival.begin(len(records))
             for record in records:
                 headers.check_payload_size(record.header, len(record.payload))
@@ -93,7 +97,10 @@ class Puts:
         self._make_draft(upload)
         for index, record in enumerate(records):
             if record.payload:
-                upload.take(Chunk(index, 0, None, record.payload))
+                # At most one block, whose sum is that of the payload.
+                stated = record.header.checksum
+                sums = block_sums(record.payload) if stated is None else stated.to_bytes(SUM_BYTES, "little")
+                upload.take(Chunk(index, 0, sums, record.payload))
         upload.arrival.end()
         return self._publish(upload)
 
@@ -104,7 +111,7 @@ class Puts:
         keep = True
         try:
             header_bytes = 0
-            while (raw := await call.read()) is not None:
+            while (raw := await self._read(call, upload)) is not None:
                 request, records, chunks = await self._parsed(raw, self._parse_put, 2)
                 chunk = only_chunk(chunks)
                 if request.HasField("start"):
@@ -114,10 +121,10 @@ class Puts:
                     commit = self._committed(caller, request.start.name, key)
                     if commit is not None:
                         return _put_response(commit)
-                    if request.start.discard and key is not None:
-                        self._unfinished.discard(key)
-                        raise Refusal("UPLOAD_INCOMPLETE", "discarded, as asked")
-                    upload = self._resume(caller, key) if request.start.resume else self._start(caller, request, key)
+                    resumed = request.start.resume
+                    upload = (
+                        self._resume(caller, request.start.name, key) if resumed else self._start(caller, request, key)
+                    )
                 if upload is None:
                     raise DecodeError("the first message has no start")
                 header_bytes += len(raw) - (len(chunk.data) if chunk is not None else 0)
@@ -150,8 +157,7 @@ class Puts:
                 await writing
             raise Refusal("UPLOAD_INCOMPLETE", f"ended without `finish`, expecting {upload.arrival.stage.value}")
         except Exception as error:
-            gone = isinstance(error, CallerGoneError)
-            keep = gone or (isinstance(error, Refusal) and error.reason == "UPLOAD_INCOMPLETE")
+            keep = isinstance(error, CallerGoneError) or status_of(error).reason in _RESUMABLE
             raise
         finally:
             try:
@@ -163,6 +169,28 @@ class Puts:
                 elif upload is not None:
                     self._unfinished.drop(upload)
 
+    async def _read(self, call: Call, upload: UnfinishedPut | None) -> bytes | None:
+        """Wait for the next message, at most until the upload is discarded."""
+        if upload is None:
+            return await call.read()
+        upload.reader = asyncio.current_task()
+        try:
+            message = await call.read()
+        except asyncio.CancelledError:
+            if not upload.unwanted:
+                raise
+        finally:
+            upload.reader = None
+        if upload.unwanted:
+            raise Refusal("UPLOAD_INCOMPLETE", "the upload was discarded")
+        return message
+
+    async def discard(self, caller: Caller, call: Call, raw: bytes) -> bytes:
+        """Drop an upload."""
+        request, _, _ = parse(pb.DiscardUploadRequest, raw)
+        self._unfinished.discard(_required_key(caller, request.upload_id))
+        return b""
+
     def _parse_put(self, raw: bytes) -> tuple[pb.PutRequest, list[Record], list[Chunk]]:
         return parse(pb.PutRequest, raw, self._limits.tensor_count)
 
@@ -170,25 +198,23 @@ class Puts:
         """Check write permission; return the commit of an upload id that was committed before, or None."""
         if name:
             caller.require_write(name)
-        generation = self._store.committed(key) if key is not None else None
-        return Commit(generation, True) if generation is not None else None
+        committed = self._store.committed(key) if key is not None else None
+        if committed is None:
+            return None
+        _check_name(name or committed.name, committed.name)
+        return Commit(committed.generation, True)
 
     def _start(self, caller: Caller, request: pb.PutRequest, key: bytes | None) -> UnfinishedPut:
         start = request.start
         if start.record_count > self._limits.tensor_count:
             raise Refusal("OBJECT_TOO_LARGE", f"{start.record_count} tensors; at most {self._limits.tensor_count}")
-        upload = self._begin(caller, start, start.payload_bytes, key, sums_required=True)
+        upload = self._begin(caller, start, start.payload_bytes, key)
         upload.arrival.begin(start.record_count, start.payload_bytes)
         self._unfinished.add(upload)
         return upload
 
     def _begin(
-        self,
-        caller: Caller,
-        start: pb.PutStart | pb.StoreRequest,
-        payload_bytes: int,
-        key: bytes | None,
-        sums_required: bool,
+        self, caller: Caller, start: pb.PutStart | pb.StoreRequest, payload_bytes: int, key: bytes | None
     ) -> UnfinishedPut:
         encode_name(start.name)
         caller.require_write(start.name)
@@ -199,21 +225,22 @@ class Puts:
             raise DecodeError(f"over {MAX_METADATA_BYTES} bytes", field="metadata")
         serialized = Serialized(b"", b"")
         if start.metadata:
-            metadata = {name: decode_value(name, value) for name, value in start.metadata.items()}
+            metadata = {name: decode_value(value) for name, value in start.metadata.items()}
             shown, stored = (encode_map(number, metadata, MAX_METADATA_BYTES) for number in (6, 2))
             serialized = Serialized(shown, stored)
         limit = self._limits.payload_bytes
         if limit and payload_bytes > limit:
             text = f"{payload_bytes} payload bytes; at most {limit} (--max-object-bytes) are allowed"
             raise Refusal("OBJECT_TOO_LARGE", text)
-        return UnfinishedPut(key, caller.owner, start.name, if_generation, serialized, Arrival(sums_required))
+        return UnfinishedPut(key, caller.owner, start.name, if_generation, serialized, Arrival())
 
-    def _resume(self, caller: Caller, key: bytes | None) -> UnfinishedPut:
+    def _resume(self, caller: Caller, name: str, key: bytes | None) -> UnfinishedPut:
         if key is None:
             raise DecodeError("only an upload with an id can be resumed")
         upload = self._unfinished.resume(key)
         try:
             caller.require_write(upload.name)
+            _check_name(name or upload.name, upload.name)
         except Refusal:
             self._unfinished.pause(upload)
             raise
@@ -233,19 +260,17 @@ class Puts:
     async def status(self, caller: Caller, call: Call, raw: bytes) -> bytes:
         """Tell how far an upload has come."""
         request, _, _ = parse(pb.GetUploadStatusRequest, raw)
-        key = _upload_key(caller, request.upload_id)
-        if key is None:
-            raise DecodeError(f"an upload id has {_UPLOAD_ID_BYTES} bytes", field="upload_id")
+        key = _required_key(caller, request.upload_id)
         response = pb.GetUploadStatusResponse()
-        generation = self._store.committed(key)
+        committed = self._store.committed(key)
         upload = self._unfinished.find(key)
-        if generation is not None:
-            response.state, response.generation = pb.GetUploadStatusResponse.COMMITTED, generation
+        if committed is not None:
+            response.state, response.generation = pb.GetUploadStatusResponse.COMMITTED, committed.generation
         elif upload is not None:
             arrival = upload.arrival
             response.state = pb.GetUploadStatusResponse.RECEIVING
             response.tensor_index, response.offset = arrival.tensor_index, arrival.offset
-            response.running_xxh3_64 = arrival.running_sum
+            response.held_sum = arrival.held_sum
         return response.SerializeToString()
 
     async def _parsed(self, raw: bytes, parse: Callable[[bytes], _T], depth: int) -> _T:
@@ -262,6 +287,18 @@ def _upload_key(caller: Caller, upload_id: bytes) -> bytes | None:
     if len(upload_id) != _UPLOAD_ID_BYTES:
         raise DecodeError(f"{len(upload_id)} bytes, not {_UPLOAD_ID_BYTES}", field="upload_id")
     return upload_id + caller.owner.encode()
+
+
+def _required_key(caller: Caller, upload_id: bytes) -> bytes:
+    key = _upload_key(caller, upload_id)
+    if key is None:
+        raise DecodeError(f"an upload id has {_UPLOAD_ID_BYTES} bytes", field="upload_id")
+    return key
+
+
+def _check_name(name: str, own: str) -> None:
+    if name != own:
+        raise Refusal("INVALID_REQUEST", f"this upload is of {own!r}, not of {name!r}")
 
 
 def _put_response(commit: Commit) -> bytes:

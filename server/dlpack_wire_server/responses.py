@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 
 from dlpack_wire.errors import DecodeError
@@ -12,10 +13,10 @@ from dlpack_wire.service.messages import (
     Chunk,
     chunk_messages,
     chunk_parts,
-    pieces,
+    chunks_of,
     record_parts,
 )
-from dlpack_wire.tensor.checksum import Running, xxh3
+from dlpack_wire.tensor.checksum import BLOCK_BYTES, xxh3
 from dlpack_wire.tensor.memory import Buffer
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
@@ -50,18 +51,15 @@ def select(stored: StoredObject, names: Sequence[str]) -> Sequence[StoredRecord]
         raise Refusal("TENSOR_NOT_FOUND", text) from None
 
 
-def _stored_pieces(
+def _stored_chunks(
     stored: StoredObject, records: Sequence[StoredRecord], index: int, begin: int, size: int
 ) -> Iterator[Chunk]:
-    """Whole payloads from a position on. Sums are left out in a tensor whose first bytes are."""
+    """Yield whole payloads from a position on, with the sums that their uploads were checked by."""
     for at in range(index, len(records)):
         payload = stored.payload(records[at])
-        running = Running()
         for offset in range(begin, len(payload), size):
             data = payload[offset : offset + size]
-            if not begin:
-                running.update(data)
-            yield Chunk(at, offset, None if begin else running.intdigest(), data)
+            yield Chunk(at, offset, records[at].sums_of(offset, len(data)), data)
         begin = 0
 
 
@@ -83,9 +81,10 @@ def fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> byt
     inline_bytes, complete = INLINE_BYTES, True
     for index, record in enumerate(records):
         payload = stored.payload(record)
-        data = payload[:inline_bytes]
+        fits = len(payload) <= inline_bytes
+        data = payload if fits else payload[: inline_bytes // BLOCK_BYTES * BLOCK_BYTES]
         if data and left_bytes >= 64:
-            head = chunk_parts(Chunk(index, 0, xxh3(data), data))
+            head = chunk_parts(Chunk(index, 0, record.sums_of(0, len(data)), data))
             left_bytes -= len(head[0])
             inline_bytes -= len(data)
             chunks += head
@@ -100,22 +99,32 @@ def get_messages(
 ) -> Iterator[bytes]:
     """Yield the messages of a Get.
 
+    Args:
+        stored: The object.
+        records: The tensors that were asked for.
+        request: The request.
+        size: Most bytes of a chunk, which is rounded down to whole blocks, of which it has at least one.
+
     Raises:
-        DecodeError: Selections contradict the rest of the request.
+        DecodeError: Selections contradict the rest of the request, or it starts within a block.
         Refusal: OUT_OF_RANGE, or INVALID_REQUEST for selections that do not fit the tensor.
     """
     index, begin = request.start_tensor_index, request.start_offset
+    size = max(size // BLOCK_BYTES, 1) * BLOCK_BYTES
     if request.selections:
         if len(records) != 1 or index or begin:
             raise DecodeError("selections are for one tensor, from its start", field="selections")
         header, source = part(records[0].header, stored.payload(records[0]), request.selections)
         headers_out = [(records[0].block, header)]
-        chunks = pieces(source, 0, size, Running())
+        chunks = chunks_of(source, 0, size)
     else:
-        if index > len(records) or begin > (records[index].header.payload_bytes if index < len(records) else 0):
+        payload_bytes = records[index].header.payload_bytes if index < len(records) else 0
+        if index > len(records) or begin > payload_bytes:
             raise Refusal("OUT_OF_RANGE", f"tensor {index} has no byte {begin}")
+        if begin % BLOCK_BYTES and begin != payload_bytes:
+            raise DecodeError(f"{begin} is not a multiple of {BLOCK_BYTES}", field="start_offset")
         headers_out = [(record.block, record.header) for record in records]
-        chunks = _stored_pieces(stored, records, index, begin, size)
+        chunks = _stored_chunks(stored, records, index, begin, size)
     parts: list[Buffer] = [
         object_field(1, stored.info),
         pb.GetResponse(record_count=len(records)).SerializeToString(),
@@ -129,6 +138,35 @@ def get_messages(
         parts += head
         used += len(head[0])
     yield from chunk_messages(parts, chunks)
+
+
+def page_token(prefix: str, after: str) -> str:
+    """Return the token of the page that begins behind a name."""
+    return base64.urlsafe_b64encode(_token_sum(prefix, after) + after.encode()).decode()
+
+
+def page_begin(prefix: str, token: str) -> str:
+    """Return the name behind which the page of a token begins.
+
+    Raises:
+        DecodeError: The token is not one that `page_token` made for this prefix.
+    """
+    try:
+        raw = base64.urlsafe_b64decode(token)
+        after = raw[8:].decode()
+    except ValueError:
+        raise _foreign_token() from None
+    if raw[:8] != _token_sum(prefix, after):
+        raise _foreign_token()
+    return after
+
+
+def _token_sum(prefix: str, after: str) -> bytes:
+    return xxh3(f"{prefix}\0{after}".encode()).to_bytes(8, "little")
+
+
+def _foreign_token() -> DecodeError:
+    return DecodeError("not one that a list of this prefix gave out", field="page_token")
 
 
 def stat_response(stored: StoredObject, request: pb.StatRequest) -> bytes:

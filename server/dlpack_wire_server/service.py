@@ -12,20 +12,33 @@ from collections.abc import Awaitable, Callable
 import dlpack_wire
 from dlpack_wire.errors import DecodeError
 from dlpack_wire.message.names import encode_name
-from dlpack_wire.service.messages import INLINE_BYTES, MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES, parse
+from dlpack_wire.service.messages import INLINE_BYTES, MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, parse
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Authorizer, Caller
 from .calls import Answer, Call, CallLimits, Calls, finished
-from .hub import Hub
+from .frame_queue import MAX_QUEUE_BYTES, MAX_QUEUE_FRAMES, QUEUE_BYTES, QUEUE_FRAMES
+from .hub import MAX_PATTERNS, Hub
 from .metrics import Metrics
 from .objects import Store, StoredObject
 from .puts import QUICK_BYTES, QUICK_RECORDS, ObjectLimits, Puts
-from .responses import PAGE_BYTES, fetch_response, get_messages, object_field, select, stat_response
+from .responses import (
+    PAGE_BYTES,
+    fetch_response,
+    get_messages,
+    object_field,
+    page_begin,
+    page_token,
+    select,
+    stat_response,
+)
 from .topics import Topics
 from .unfinished import UnfinishedPuts
 
 SERVICE = pb.DESCRIPTOR.services_by_name["TensorService"]
+
+CONTRACT_REVISION = 2
+"""Revision of proto/README.md that this server was made for; that text states it."""
 
 CHUNK_BYTES = 2 << 20
 """Default chunk size for Get: fewer messages than with 1 MiB, and still in the cache between hashing and sending."""
@@ -54,6 +67,7 @@ class TensorService:
         call_limits: CallLimits,
     ) -> None:
         self._store = store
+        self._hub = hub
         self._unfinished = unfinished
         self._metrics = metrics
         self._instance_id = instance_id
@@ -67,6 +81,7 @@ class TensorService:
             "Fetch": self._fetch,
             "Put": self._puts.put,
             "GetUploadStatus": self._puts.status,
+            "DiscardUpload": self._puts.discard,
             "Get": self._get,
             "Stat": self._stat,
             "List": self._list,
@@ -108,6 +123,15 @@ class TensorService:
             max_tensor_count=self._limits.tensor_count,
             upload_retention_ns=self._unfinished.retention_ns,
             methods=self.methods,
+            contract_revision=CONTRACT_REVISION,
+            max_frame_bytes=self._hub.max_frame_bytes,
+            default_queue_frame_count=QUEUE_FRAMES,
+            max_queue_frame_count=MAX_QUEUE_FRAMES,
+            default_queue_bytes=QUEUE_BYTES,
+            max_queue_bytes=MAX_QUEUE_BYTES,
+            max_pattern_count=MAX_PATTERNS,
+            max_metadata_bytes=MAX_METADATA_BYTES,
+            max_unfinished_bytes=self._unfinished.max_bytes,
         ).SerializeToString()
 
     async def _fetch(self, caller: Caller, call: Call, raw: bytes) -> bytes:
@@ -146,10 +170,9 @@ class TensorService:
         request, _, _ = parse(pb.ListRequest, raw)
         if request.page_size > 1000:
             raise DecodeError(f"{request.page_size}; at most 1000 are allowed", field="page_size")
-        if request.page_token and not request.page_token.startswith(request.prefix):
-            raise DecodeError("not one that this list gave out", field="page_token")
+        after = page_begin(request.prefix, request.page_token) if request.page_token else ""
         left = request.page_size or 100
-        after, left_bytes = request.page_token, PAGE_BYTES
+        left_bytes = PAGE_BYTES
         parts: list[bytes] = []
         while True:
             found = await self._calls.run(True, self._store.list, request.prefix, after, 100)
@@ -160,7 +183,8 @@ class TensorService:
                     entry = object_field(1, info)
                     left_bytes -= len(entry)
                     if not left or (left_bytes < 0 and parts):
-                        return b"".join(parts) + pb.ListResponse(next_page_token=after).SerializeToString()
+                        token = page_token(request.prefix, after)
+                        return b"".join(parts) + pb.ListResponse(next_page_token=token).SerializeToString()
                     parts.append(entry)
                     left -= 1
                 after = info.name

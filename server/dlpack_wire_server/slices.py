@@ -40,7 +40,7 @@ def _key(selection: pb.AxisSelection) -> int | slice:
     if kind == "index":
         return selection.index
     if kind is None:
-        return slice(None)
+        raise Refusal("INVALID_REQUEST", "a selection is neither an index nor a range, or of a kind unknown here")
     wanted = selection.range
     if wanted.HasField("step") and wanted.step == 0:
         raise Refusal("INVALID_REQUEST", "the step of a range must not be zero")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import grpc
 
 from dlpack_wire.errors import ChecksumError, DecodeError, EncodeError
+from dlpack_wire.service.arrival import IncompleteError, OutOfOrderError
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MAX_TEXT_BYTES = 1000
@@ -40,9 +41,6 @@ CODES: dict[str, grpc.StatusCode] = {
     "INTERNAL": grpc.StatusCode.INTERNAL,
 }
 """Status code of every `ErrorReason`."""
-
-# Which reason a fault in a message has, by the field that the error names.
-_BY_FIELD = {"name": "INVALID_NAME", "chunk": "CHUNK_OUT_OF_ORDER", "finish": "UPLOAD_INCOMPLETE"}
 
 
 class Refusal(Exception):
@@ -82,10 +80,16 @@ def status_of(error: BaseException) -> Status:
         reason, text = error.reason, str(error)
     elif isinstance(error, ChecksumError):
         reason, text = "CHECKSUM_MISMATCH", str(error)
+    elif isinstance(error, OutOfOrderError):
+        reason, text = "CHUNK_OUT_OF_ORDER", str(error)
+    elif isinstance(error, IncompleteError):
+        reason, text = "UPLOAD_INCOMPLETE", str(error)
     elif isinstance(error, (DecodeError, EncodeError)):
-        is_tensors = error.tensor is not None or error.topic is not None
-        default = "INVALID_TENSOR" if is_tensors else "INVALID_REQUEST"
-        reason, text = _BY_FIELD.get(error.field or "", default), str(error)
+        if error.field == "name":
+            reason = "INVALID_NAME"
+        else:
+            reason = "INVALID_REQUEST" if error.tensor is None and error.topic is None else "INVALID_TENSOR"
+        text = str(error)
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason, text = "STORE_FULL", "the disk is full"
     else:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dlpack_wire.errors import DecodeError, LimitError
 from dlpack_wire.message.names import encode_name
+from dlpack_wire.service.arrival import OutOfOrderError
 from dlpack_wire.service.frames import FrameHead, frame_metadata, parse_frame
 from dlpack_wire.service.messages import Chunk, parse, parses_quickly
 from dlpack_wire.v1 import tensor_service_pb2 as pb
@@ -62,7 +63,7 @@ class Topics:
                     await self._hub.reserve(intake, overhead(head.topic, metadata), owner)
                 if chunk is not None:
                     if intake is None:
-                        raise DecodeError("a chunk came without a frame", field="chunk")
+                        raise OutOfOrderError("a chunk came without a frame", field="chunk")
                     await self._hub.reserve(intake, len(chunk.data), owner)
                     if len(chunk.data) < QUICK_BYTES:
                         intake.take(chunk)
@@ -76,9 +77,9 @@ class Topics:
                     response = pb.PublishResponse(topic=topic, last_sequence=sequence, subscriber_count=count)
                     await call.write(response.SerializeToString())
             if intake is not None:
-                raise DecodeError("the stream ended inside a frame", field="finish")
+                raise Refusal("UPLOAD_INCOMPLETE", "the stream ended inside a frame")
         except asyncio.TimeoutError:
-            raise DecodeError(f"nothing more of a frame came for {STALL_S:g} s", field="finish") from None
+            raise Refusal("UPLOAD_INCOMPLETE", f"nothing more of a frame came for {STALL_S:g} s") from None
         finally:
             if intake is not None:
                 self._hub.drop(intake, owner)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dlpack_wire.service.arrival import Arrival
 from dlpack_wire.service.messages import Chunk
@@ -26,7 +28,8 @@ class UnfinishedPut:
         arrival: The parts that have come.
         draft: The object being written, once all headers have come.
         busy: True while a call is receiving it.
-        unwanted: True if it is to be dropped as soon as no call is receiving it.
+        reader: The call that waits for its next message, to be cancelled if the upload is discarded.
+        unwanted: True if it was discarded while a call was receiving it.
         expires_ns: Monotonic time at which it will be dropped.
     """
 
@@ -38,13 +41,14 @@ class UnfinishedPut:
     arrival: Arrival
     draft: Draft | None = None
     busy: bool = True
+    reader: asyncio.Task[Any] | None = None
     unwanted: bool = False
     expires_ns: int = 0
 
     def take(self, piece: Chunk) -> None:
         """Check a chunk and write it to the draft."""
-        assert self.draft is not None
         self.arrival.chunk(piece)
+        assert self.draft is not None  # a chunk is legal only after all records
         self.draft.write(piece.tensor_index, piece.offset, piece.data)
 
 
@@ -68,7 +72,7 @@ class UnfinishedPuts:
         """
         self.retention_ns = retention_ns
         self._max_count = max_count
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._clock = clock
         self._uploads: dict[bytes, UnfinishedPut] = {}
 
@@ -100,10 +104,10 @@ class UnfinishedPuts:
         # A copy of the values: this may run in a thread.
         drafts = [other.draft for other in list(self._uploads.values()) if other.owner == upload.owner]
         total = size + sum(draft.backing.size for draft in drafts if draft is not None)
-        if total > self._max_bytes:
+        if total > self.max_bytes:
             raise Refusal(
                 "STORE_FULL",
-                f"unfinished uploads would take {total} bytes; {self._max_bytes} (--max-unfinished-bytes) are allowed",
+                f"unfinished uploads would take {total} bytes; {self.max_bytes} (--max-unfinished-bytes) are allowed",
             )
 
     def resume(self, key: bytes) -> UnfinishedPut:
@@ -134,17 +138,20 @@ class UnfinishedPuts:
             self.drop(upload)
 
     def discard(self, key: bytes) -> None:
-        """Drop an upload as soon as no call is receiving it.
+        """Drop an upload; if a call is receiving it, that call ends and drops it.
 
         Raises:
             Refusal: UPLOAD_NOT_FOUND.
         """
+        self.expire()
         upload = self._uploads.get(key)
         if upload is None:
             raise _not_found()
         upload.unwanted = True
         if not upload.busy:
             self.drop(upload)
+        elif upload.reader is not None:
+            upload.reader.cancel()
 
     def drop(self, upload: UnfinishedPut) -> None:
         """Forget an upload and release its memory or file."""

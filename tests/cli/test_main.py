@@ -87,7 +87,7 @@ def test_ls_for_programs(capsys: pytest.CaptureFixture[str], file: Path) -> None
             "byte_order": "little",
             "device": {"device_type": 1, "device_id": 0},
             "sub_byte_padded": False,
-            "data_xxh3_64": f"{f.header('weights').checksum:016x}",
+            "data_sum": f"{f.header('weights').checksum:016x}",
         }
     assert second["names"] == [EVIL]
     assert second["strides"] == [1, 4]

@@ -41,7 +41,10 @@ def whole_file(path: Path) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for r in tensor_file_pb2.TensorFile.FromString(path.read_bytes()).records:
         for name in (r.name, *r.aliases):
-            found[name] = dw.from_proto(r.tensor).numpy().tolist()
+            if r.HasField("tensor"):
+                found[name] = dw.from_proto(r.tensor).numpy().tolist()
+            else:
+                del found[name]
     return found
 
 
@@ -399,3 +402,80 @@ def test_records_are_on_disk_before_the_index_that_names_them(
     with dw.open(path, "a", durable=durable) as f:
         f["a"] = np.arange(3)
     assert steps == (["records", "sync", "index", "sync"] if durable else ["records", "index"])
+
+
+# --- names that are removed -------------------------------------------------------------------------------------------
+
+
+def test_a_removed_name_is_gone_for_every_reader(path: Path, tmp_path: Path) -> None:
+    with dw.open(path, "a") as f:
+        f["new"] = np.arange(2)
+        del f["old"]
+        with pytest.raises(KeyError, match="old"):
+            del f["old"]
+        with pytest.raises(KeyError, match="never"):
+            del f["never"]
+    expected = {"new": [0, 1]}
+    assert read(path) == whole_file(path) == expected
+    with dw.open(path) as f:
+        assert (list(f), len(f), "old" in f) == (["new"], 1, False)
+        with pytest.raises(KeyError):
+            f["old"]
+    dw.verify(path)
+    assert dw.recover(path, tmp_path / "r.dlpw").names == ["new"]
+    assert read(tmp_path / "r.dlpw") == expected
+
+
+def test_a_removed_name_may_be_written_again(path: Path) -> None:
+    for value in range(3):
+        with dw.open(path, "a") as f:
+            del f["old"]
+            f["old"] = np.full(2, value)
+        assert read(path) == whole_file(path) == {"old": [value, value]}
+        dw.verify(path)
+
+
+def test_an_alias_is_removed_alone(tmp_path: Path) -> None:
+    x = np.arange(3)
+    dw.save(tmp_path / "t", {"a": x, "b": x})
+    with dw.open(tmp_path / "t", "a") as f:
+        del f["a"]
+    assert read(tmp_path / "t") == {"b": [0, 1, 2]}
+    dw.verify(tmp_path / "t")
+
+
+def test_the_empty_name_cannot_be_removed(tmp_path: Path) -> None:
+    dw.save(tmp_path / "t", np.arange(3))
+    with dw.open(tmp_path / "t", "a") as f, pytest.raises(dw.EncodeError, match="name"):
+        del f[""]
+    assert read(tmp_path / "t") == {"": [0, 1, 2]}
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from("abcd"), st.booleans(), st.integers(0, 9)), max_size=4),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_any_sequence_of_writes_and_removals(
+    tmp_path_factory: pytest.TempPathFactory, generations: list[list[tuple[str, bool, int]]]
+) -> None:
+    path = tmp_path_factory.mktemp("removals") / "t"
+    dw.save(path, {}, durable=False)
+    expected: dict[str, list[Any]] = {}
+    for changes in generations:
+        with dw.open(path, "a", durable=False) as f:
+            for name, is_write, value in changes:
+                if is_write:
+                    f[name] = np.array([value])
+                    expected[name] = [value]
+                elif name in expected:
+                    del f[name]
+                    del expected[name]
+                else:
+                    with pytest.raises(KeyError):
+                        del f[name]
+        assert read(path) == whole_file(path) == expected
+    dw.verify(path)

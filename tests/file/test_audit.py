@@ -136,7 +136,8 @@ def _line_of_first(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "metadata", [[text("b", "1"), text("a", "2")], [text("a", "1"), text("a", "2")], [field(1, b"a") + field(2, b"")]]
+    "metadata",
+    [[text("b", "1"), text("a", "2")], [text("a", "1"), text("a", "2")], [field(1, b"a") + field(2, b"\x0a\x7f")]],
 )
 def test_metadata_that_readers_see_differently_is_named(metadata: list[bytes], path: Path) -> None:
     f = CraftedFile()

@@ -120,6 +120,7 @@ def test_the_lock_of_a_failed_append_is_given_up_whoever_holds_the_error(tmp_pat
     assert caught.value.path == str(path)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # libraries that other tests import warn of it; the child runs no thread
 def test_a_forked_child_cannot_write(tmp_path: Path) -> None:
     with dw.open(tmp_path / "t.dlpw", "w") as f:
         f["a"] = X

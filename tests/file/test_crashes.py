@@ -44,7 +44,7 @@ def killed_writer(saved: Path, log: Path, begin: int, durable: bool, delay: floa
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    time.sleep(delay)
+    time.sleep(delay)  # the moment of the kill is what is varied
     process.send_signal(signal.SIGKILL)
     output, _ = process.communicate()
     done = {"saved": begin - 1, "flushed": begin - 1}

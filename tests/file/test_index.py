@@ -7,17 +7,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_built_files import END, entry, field, fixed, header_of, names_of, text, varint, xxh3
+from hand_built_files import (
+    BLOCK,
+    END,
+    entry,
+    field,
+    fixed,
+    header_of,
+    listed,
+    names_of,
+    removal_entry,
+    text,
+    varint,
+    xxh3,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlpack_wire import ByteOrder, ChecksumError, DecodeError, DType, LimitError
+from dlpack_wire.file.entry import read_entry
 from dlpack_wire.file.index import (
     Index,
     check_index,
     entry_bytes,
     index_bytes,
     read_trailer,
+    removal_bytes,
     split_line,
     whole_line,
 )
@@ -35,11 +50,30 @@ def line(name: str, at: int = 64, aliases: list[str] | None = None, size: int = 
 
 def test_lines_are_the_bytes_of_the_contract() -> None:
     header = Header(DType("uint8"), (4,), 4, ByteOrder.UNSPECIFIED, None)
-    written = entry_bytes(names_block("a", ["b"], {"k": "v"}), header, 7, 24, 64)
+    written = entry_bytes(names_block("a", ["b"], {"k": "v"}), header, (7).to_bytes(8, "little"), 24, 64)
     assert written == entry(names_of("a", ["b"], [text("k", "v")]), HEADER, 24, 64, 4)
     block, rest = split_line(written)
     assert block == names_of("a", ["b"], [text("k", "v")])
     assert whole_line(block, rest) == written
+    assert removal_bytes(names_of("a", ["b"]), 24, 40) == removal_entry(names_of("a", ["b"]), 24, 40)
+
+
+def test_a_line_lists_the_sums_of_several_blocks() -> None:
+    size = 2 * BLOCK + 1
+    header = Header(DType("uint8"), (size,), size, ByteOrder.UNSPECIFIED, None)
+    sums = bytes(range(24))
+    written = entry_bytes(names_of("a"), header, sums, 24, 64)
+    assert written == entry(names_of("a"), header_of([size], payload_sum=xxh3(sums)), 24, 64, size, listed(sums))
+    index = Index(written, 1 << 30)
+    assert index.entry(0).sums == sums
+    assert read_entry(index.entry(0)).sums == sums
+
+
+def test_a_line_without_a_header_removes_its_names() -> None:
+    index = Index(line("a") + removal_entry(names_of("b"), 100, 120), LIMIT)
+    assert index.removed == {1}
+    assert [index.removes(i) for i in range(2)] == [False, True]
+    assert index.entry(1)[:3] == (names_of("b"), b"", b"")
 
 
 def test_an_index_and_its_trailer_are_the_bytes_of_the_contract() -> None:
@@ -75,6 +109,7 @@ ODD_LINES = {
     "no name": entry(b"", HEADER, 1 << 19, 1 << 20, 4),
     "cut off": line("step/99999", 1 << 20)[:20],
     "another field": field(7, b"abc"),
+    "a removal": removal_entry(names_of("step/00007x"), 1 << 19, 1 << 20),
 }
 
 
@@ -132,7 +167,7 @@ def test_an_index_says_what_was_written() -> None:
     assert index.base == (9, 5)
     assert index.offsets.tolist() == [[88, 128, 4], [216, 256, 4]]
     assert index.line(1) == line("ä", 256, ["tied", "more"])
-    assert index.entry(1) == (names_of("ä", ["tied", "more"]), HEADER, 216, 256, 4)
+    assert index.entry(1) == (names_of("ä", ["tied", "more"]), HEADER, b"", 216, 256, 4)
 
 
 def test_an_empty_index_is_an_index() -> None:
@@ -170,7 +205,7 @@ def test_unicode_forms_stay_distinct() -> None:
 
 
 A, B = line("a", 128), line("b", 256)
-TAIL = fixed(5, 88) + fixed(6, 128) + fixed(7, 4)
+TAIL = fixed(13, 88) + fixed(14, 128) + fixed(15, 4)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +226,12 @@ TAIL = fixed(5, 88) + fixed(6, 128) + fixed(7, 4)
         "alias longer than its entry": field(1, names_of("a") + b"\x12\x7fb" + field(4, HEADER) + TAIL),
         "no offsets": field(1, names_of("a") + field(4, HEADER + bytes(30))),
         "offsets in another order": field(
-            1, names_of("a") + field(4, HEADER) + fixed(6, 128) + fixed(5, 88) + fixed(7, 4)
+            1, names_of("a") + field(4, HEADER) + fixed(14, 128) + fixed(13, 88) + fixed(15, 4)
         ),
         "offset of another number": field(
-            1, names_of("a") + field(4, HEADER) + fixed(5, 88) + fixed(6, 128) + fixed(8, 4)
+            1, names_of("a") + field(4, HEADER) + fixed(13, 88) + fixed(14, 128) + fixed(12, 4)
         ),
-        "offset of another wire type": field(1, names_of("a") + field(4, HEADER) + b"\x2a" + TAIL[1:]),
+        "offset of another wire type": field(1, names_of("a") + field(4, HEADER) + b"\x6a" + TAIL[1:]),
         "entry too short": field(1, TAIL),
         "empty entry": field(1, b""),
         "record beyond the index": line("a", LIMIT + 64),
@@ -234,7 +269,12 @@ def test_indexes_that_no_writer_makes_are_refused(content: tuple[str, bytes]) ->
         "name of another wire type": b"\x08\x01" + field(4, HEADER),
         "no header": names_of("a", [], [text("k", "v" * 40)]),
         "header twice": names_of("a") + field(4, HEADER) * 2,
-        "field behind the header": names_of("a") + field(4, HEADER) + field(8, b""),
+        "sums twice": names_of("a") + field(4, HEADER) + field(5, bytes(16)) * 2,
+        "sums without header": names_of("a") + field(5, bytes(40)),
+        "sums one by one": names_of("a") + field(4, HEADER) + fixed(5, 1) + fixed(5, 2),
+        "field 6, which must not be ignored": names_of("a") + field(4, HEADER) + field(6, b""),
+        "field 8, which must not be ignored": names_of("a") + field(4, HEADER) + fixed(8, 1),
+        "field 9 before the header": names_of("a") + field(9, b"") + field(4, HEADER),
         "name twice": names_of("a") * 2 + field(4, HEADER),
     }.items(),
     ids=lambda item: item[0],

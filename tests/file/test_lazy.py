@@ -16,6 +16,7 @@ import dlpack_wire as dw
 from dlpack_wire.file.lazy import LazyTensor
 from dlpack_wire.file.reader import FileReader
 from dlpack_wire.file.storage import FetchedBytes
+from dlpack_wire.tensor.checksum import BLOCK_BYTES, block_sums
 from dlpack_wire.tensor.header import Header
 
 KEYS: list[Any] = [
@@ -131,8 +132,9 @@ class Counted(FetchedBytes):
 def stored(x: Array, verify: bool = False) -> tuple[LazyTensor, Counted]:
     t = dw.decode(dw.encode(x))
     header: Header = t.header
-    source = Counted(bytes(100) + bytes(t.payload) if header.strides is None else bytes(100) + x.tobytes("A"))
-    return LazyTensor(header, source, 100, verify), source
+    payload = bytes(t.payload) if header.strides is None else x.tobytes("A")
+    source = Counted(bytes(100) + payload)
+    return LazyTensor(header, source, 100, block_sums(payload), set() if verify else None), source
 
 
 LARGE = np.arange(500 * 400 * 30, dtype="i4").reshape(500, 400, 30)  # 24 MB, rows of 48 KB
@@ -178,14 +180,35 @@ def test_the_whole_is_read_once() -> None:
     assert t[0, 0, 0].numpy() == -1
 
 
-def test_a_verified_part_reads_the_whole() -> None:
+def test_a_verified_part_reads_the_blocks_that_it_touches() -> None:
     t, source = stored(LARGE, verify=True)
     assert (t[3].numpy() == LARGE[3]).all()
-    assert source.fetched_bytes == LARGE.nbytes
+    assert source.ranges == [(100, 100 + BLOCK_BYTES)]
+    source.ranges.clear()
+    assert (t[21:23].numpy() == LARGE[21:23]).all()  # its bytes lie on both sides of the first block's end
+    assert source.ranges == [(100, 100 + 2 * BLOCK_BYTES)]
+    source.ranges.clear()
+    assert (t[-1].numpy() == LARGE[-1]).all()
+    [(begin, end)] = source.ranges
+    assert ((begin - 100) % BLOCK_BYTES, end) == (0, 100 + LARGE.nbytes)
+
+
+@pytest.mark.parametrize("at", [0, BLOCK_BYTES - 1, BLOCK_BYTES, LARGE.nbytes - 1])
+def test_damage_is_noticed_by_the_parts_that_touch_its_block(at: int) -> None:
     t, source = stored(LARGE, verify=True)
-    source.content = source.content[:-1] + b"?"
-    with pytest.raises(dw.ChecksumError):
-        t[3]
+    content = bytearray(source.content)
+    content[100 + at] ^= 1
+    source.content = bytes(content)
+    damaged = at // BLOCK_BYTES
+    for row in (0, 10, 25, 250, 499):
+        blocks = range(row * 48_000 // BLOCK_BYTES, (row * 48_000 + 47_999) // BLOCK_BYTES + 1)
+        if damaged in blocks:
+            with pytest.raises(dw.ChecksumError, match=f"block {damaged} of 23"):
+                t[row]
+        else:
+            assert (t[row].numpy() == LARGE[row]).all()
+    with pytest.raises(dw.ChecksumError, match=f"block {damaged} of 23"):
+        t.numpy()
 
 
 def test_parts_are_aligned_and_compact() -> None:

@@ -87,7 +87,7 @@ def test_records_are_the_bytes_of_the_contract(size: int) -> None:
     parsed.ParseFromString(content[1:])
     assert (parsed.name, list(parsed.aliases), parsed.tensor.data) == ("tensor", ["tied"], payload)
     assert parsed.metadata["k"].string_value == "v"
-    assert parsed.tensor.data_xxh3_64 == xxh3(payload)
+    assert parsed.tensor.data_sum == xxh3(payload)
 
 
 def test_a_head_comes_back() -> None:
@@ -139,8 +139,10 @@ BODY = HEADER + field(15, PAYLOAD)
         "no sum": assemble(sum_field=b"", tensor=BODY),
         "sum twice": with_sum(field(2, names_of("a") + fixed(14, 0) + fixed(14, 0) + field(15, BODY)), names_of("a")),
         "sum of another wire type": assemble(sum_field=field(14, bytes(8)), tensor=BODY),
+        "field 4, which must not be ignored": assemble(before=field(4, b"x"), tensor=BODY),
+        "field 8, which must not be ignored": assemble(before=field(8, b"x"), tensor=BODY),
         "unknown field twice": assemble(before=field(9, b"x") * 2, tensor=BODY),
-        "no tensor": field(2, names_of("a") + fixed(14, 0)),
+        "no tensor and no name": with_sum(field(2, fixed(14, 0)), b""),
         "field behind the tensor": field(2, names_of("a") + fixed(14, 0) + field(15, BODY) + field(16, b"")),
         "tensor twice": field(2, names_of("a") + fixed(14, 0) + field(15, BODY) * 2),
         "data twice": assemble(tensor=HEADER + field(15, PAYLOAD) * 2),

@@ -1,7 +1,7 @@
 """The law: any bytes give a value or a `DecodeError`, in memory that the input's real size justifies; never another
 exception, never a crash. `decode` and the standard parser followed by `from_proto` give the same verdict wherever the
 contract is not stricter than protobuf. What is accepted can be used: every accessor, every export, and encoding it
-again gives the same value. Strides are accepted exactly if they obey rules 10 to 13 of proto/README.md. What the
+again gives the same value. Strides are accepted exactly if they obey rules M10 to M13 of proto/README.md. What the
 index of a file without problems gives is what the standard parser finds in the whole file.
 """
 
@@ -116,8 +116,9 @@ def _problems(content: bytes) -> list[dw.DecodeError]:
 
 
 def _claims(file: tensor_file_pb2.TensorFile) -> dict[str, dlpack_pb2.DLTensor]:
-    """The tensor of every name: the last record that claims a name has it."""
-    return {name: record.tensor for record in file.records for name in (record.name, *record.aliases)}
+    """The tensor of every name: the last record that claims a name has it, unless it is one that removes names."""
+    last = {name: record for record in file.records for name in (record.name, *record.aliases)}
+    return {name: record.tensor for name, record in last.items() if record.HasField("tensor")}
 
 
 TARGETS: dict[str, Callable[[bytes], str]] = {

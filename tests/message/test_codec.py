@@ -219,7 +219,7 @@ def test_data_is_last_and_aligned(a: np.ndarray[Any, Any]) -> None:
         assert len(proto.padding) <= 16
     else:
         assert not proto.padding
-    assert proto.data_xxh3_64 == xxh3_64_intdigest(proto.data)
+    assert proto.data_sum == xxh3_64_intdigest(proto.data)
     assert proto.flags == 0
     assert not proto.HasField("version")
     assert proto.byte_order == (0 if dw.decode(message).dtype.part_bytes == 1 else 1 if a.dtype.isnative else 2)
@@ -235,9 +235,9 @@ def test_alignment_holds_around_every_change_of_a_length(count: int) -> None:
 
 def test_a_checksum_may_be_left_out() -> None:
     message = dw.encode(np.ones(3), checksum=False)
-    assert not dlpack_pb2.DLTensor.FromString(message).HasField("data_xxh3_64")
+    assert not dlpack_pb2.DLTensor.FromString(message).HasField("data_sum")
     assert dw.decode(message).header.checksum is None
-    assert not dw.to_proto(np.ones(3), checksum=False).HasField("data_xxh3_64")
+    assert not dw.to_proto(np.ones(3), checksum=False).HasField("data_sum")
 
 
 def test_provenance_records_the_producers_version() -> None:

@@ -19,6 +19,7 @@ from dlpack_wire.message.names import (
     MAX_NAME_BYTES,
     MAX_NAMES_BYTES,
     MAX_RECORD_BYTES,
+    UnknownValue,
     check_encodings,
     decode_map,
     decode_name,
@@ -103,8 +104,6 @@ def test_the_cap_is_the_same_for_writer_and_reader() -> None:
         "no key": [field(2, field(1, b"v"))],
         "value before key": [field(2, field(1, b"v")) + field(1, b"a")],
         "something behind the value": [text("a", "1") + field(3, b"")],
-        "value of no kind": [field(1, b"a") + field(2, b"")],
-        "value of an unknown kind": [field(1, b"a") + field(2, field(99, b"x"))],
         "key that is not UTF-8": [text(b"\xff", "1")],
         "text that is not UTF-8": [field(1, b"a") + field(2, field(1, b"\xff"))],
         "empty entry": [b""],
@@ -114,6 +113,14 @@ def test_the_cap_is_the_same_for_writer_and_reader() -> None:
 def test_maps_that_no_writer_makes_are_refused(fields: list[bytes]) -> None:
     with pytest.raises(DecodeError):
         decode_map(b"".join(field(3, f) for f in fields), LIMIT)
+
+
+@pytest.mark.parametrize("value", [b"", field(99, b"x"), field(12, b"later") + field(13, b"")])
+def test_a_value_of_a_kind_that_is_unknown_is_kept_and_passed_on(value: bytes) -> None:
+    serialized = field(3, field(1, b"a") + field(2, value))
+    metadata = decode_map(serialized, LIMIT)
+    assert metadata == {"a": UnknownValue(value)}
+    assert encode_map(3, metadata, LIMIT) == serialized
 
 
 @given(st.binary(max_size=60))

@@ -21,7 +21,7 @@ FIELDS: dict[str, tuple[int, Message]] = {
     "STRIDES": (tags.STRIDES, DLTensor(strides=[1])),
     "BYTE_OFFSET": (tags.BYTE_OFFSET, DLTensor(byte_offset=1)),
     "BYTE_ORDER": (tags.BYTE_ORDER, DLTensor(byte_order=1)),
-    "DATA_SUM": (tags.DATA_SUM, DLTensor(data_xxh3_64=0)),
+    "DATA_SUM": (tags.DATA_SUM, DLTensor(data_sum=0)),
     "PADDING": (tags.PADDING, DLTensor(padding=b"\0")),
     "DATA": (tags.DATA, DLTensor(data=b"\0")),
 }
@@ -47,7 +47,7 @@ def test_tags_of_unpacked_values_are_read_by_protobuf(tag: int, field: str) -> N
 
 
 def test_a_sum_takes_as_many_bytes_as_protobuf_writes() -> None:
-    assert len(DLTensor(data_xxh3_64=2**64 - 1).SerializeToString()) == tags.SUM_FIELD_BYTES
+    assert len(DLTensor(data_sum=2**64 - 1).SerializeToString()) == tags.SUM_FIELD_BYTES
 
 
 @pytest.mark.parametrize(

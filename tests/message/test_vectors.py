@@ -169,7 +169,7 @@ def test_the_standard_parser_reads_the_same_values(case: dict[str, Any]) -> None
     assert message.data.hex() == case["payload"]
     assert message.flags & handmade.PADDED == int(case["flags"])
     assert message.byte_offset == int(case["byte_offset"])
-    checksum = str(message.data_xxh3_64) if message.HasField("data_xxh3_64") else None
+    checksum = str(message.data_sum) if message.HasField("data_sum") else None
     assert checksum == case["checksum"]
     t = dw.from_proto(message)
     assert read_meaning(t.header) == meaning(case)

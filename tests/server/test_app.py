@@ -201,7 +201,7 @@ def test_a_put_in_progress_is_finished_before_the_end(tmp_path: Path) -> None:
     def ask_to_end(done: int, total: int) -> None:
         if done > 10 * MIB and not stopper.is_alive() and not stopped:
             stopper.start()
-            time.sleep(0.3)
+            time.sleep(0.3)  # the transfer goes on after the server was asked to end
 
     with connect(server.address, timeout=30) as client:
         client.put("x", x, progress=ask_to_end)
@@ -238,7 +238,7 @@ def test_asked_twice_it_ends_at_once() -> None:
         if done > 10 * MIB and not ended:
             begin = time.monotonic()
             server.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
+            time.sleep(0.3)  # this client is silent for longer than the server waits for it
             assert server.stop()[0] == 1
             ended.append(time.monotonic() - begin)
 

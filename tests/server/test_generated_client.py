@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from hand_built_files import payload_sum_of, sums_of_blocks
 from server_process import ServerProcess
 
 import dlpack_wire as dw
 from dlpack_wire.service.client import Client
-from dlpack_wire.tensor.checksum import xxh3
 from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
@@ -35,7 +35,7 @@ def put_requests(name: str, x: Any, size: int) -> Iterator[pb.PutRequest]:
     yield pb.PutRequest(records=[tensor_file_pb2.TensorRecord(tensor=header_of(x))])
     for begin in range(0, len(payload), size):
         data = payload[begin : begin + size]
-        chunk = pb.Chunk(offset=begin, data=data, running_xxh3_64=xxh3(payload[: begin + len(data)]))
+        chunk = pb.Chunk(offset=begin, data=data, block_sums=sums_of_blocks(data))
         yield pb.PutRequest(chunk=chunk, finish=begin + size >= len(payload))
 
 
@@ -53,7 +53,8 @@ def test_put_and_get(stub: Any, client: Client, name: str) -> None:
     chunks = [message.chunk for message in messages if message.HasField("chunk")]
     payload = b"".join(chunk.data for chunk in chunks)
     assert payload == x.tobytes()
-    assert chunks[-1].running_xxh3_64 == record.tensor.data_xxh3_64 == xxh3(payload)
+    assert [s for chunk in chunks for s in chunk.block_sums] == sums_of_blocks(payload)
+    assert record.tensor.data_sum == payload_sum_of(payload)
     record.tensor.data = payload
     assert np.array_equal(dw.from_proto(record.tensor).numpy(), x)
 
@@ -62,19 +63,23 @@ def test_put_and_get(stub: Any, client: Client, name: str) -> None:
 
 
 def test_get_from_an_offset_and_in_the_wanted_chunks(stub: Any, client: Client, name: str) -> None:
-    tensors = {"a": np.arange(100, dtype=np.uint8), "b": np.arange(50, dtype=np.uint8), "c": np.zeros(7, np.uint8)}
-    client.put(name, tensors)
+    random = np.random.default_rng(0)
+    a, b = random.bytes(3 * MIB + 5), random.bytes(2 * MIB)
+    client.put(name, {"a": np.frombuffer(a, np.uint8), "b": np.frombuffer(b, np.uint8), "c": np.zeros(7, np.uint8)})
     request = pb.GetRequest(
-        name=name, tensors=["c", "a", "b"], start_tensor_index=1, start_offset=60, max_chunk_bytes=30
+        name=name, tensors=["c", "a", "b"], start_tensor_index=1, start_offset=MIB, max_chunk_bytes=2 * MIB - 1
     )
     messages = list(stub.Get(request, timeout=10))
-    chunks = [(m.chunk.tensor_index, m.chunk.offset, m.chunk.data) for m in messages if m.HasField("chunk")]
-    a, b = tensors["a"].tobytes(), tensors["b"].tobytes()
-    assert chunks == [(1, 60, a[60:90]), (1, 90, a[90:]), (2, 0, b[:30]), (2, 30, b[30:])]
-    sums = [m.chunk.running_xxh3_64 if m.chunk.HasField("running_xxh3_64") else None for m in messages if m.chunk.data]
-    assert sums == [None, None, xxh3(b[:30]), xxh3(b)]
+    found = [m.chunk for m in messages if m.HasField("chunk")]
+    assert [(c.tensor_index, c.offset) for c in found] == [(1, MIB), (1, 2 * MIB), (1, 3 * MIB), (2, 0), (2, MIB)]
+    assert b"".join(c.data for c in found) == a[MIB:] + b
+    assert [s for c in found for s in c.block_sums] == sums_of_blocks(a[MIB:]) + sums_of_blocks(b)
+    for offset in (1, MIB - 1, 3 * MIB + 4):
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.Get(pb.GetRequest(name=name, start_offset=offset), timeout=10))
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert not [m for m in stub.Get(pb.GetRequest(name=name, start_tensor_index=3), timeout=10) if m.chunk.data]
-    for index, offset in ((0, 101), (3, 1), (4, 0)):
+    for index, offset in ((0, 3 * MIB + 6), (3, 1), (4, 0)):
         with pytest.raises(grpc.RpcError) as caught:
             list(stub.Get(pb.GetRequest(name=name, start_tensor_index=index, start_offset=offset), timeout=10))
         assert caught.value.code() == grpc.StatusCode.OUT_OF_RANGE
@@ -91,7 +96,7 @@ def test_store_and_fetch(stub: Any, name: str) -> None:
     for record, chunk, original in zip(fetched.records, fetched.chunks, records, strict=True):
         assert (record.name, record.tensor.shape) == (original.name, original.tensor.shape)
         assert chunk.data == original.tensor.data
-        assert chunk.running_xxh3_64 == record.tensor.data_xxh3_64 == original.tensor.data_xxh3_64
+        assert list(chunk.block_sums) == [record.tensor.data_sum] == [original.tensor.data_sum]
 
 
 def test_fetch_of_a_large_object_is_its_beginning(stub: Any, client: Client, name: str) -> None:
@@ -100,8 +105,12 @@ def test_fetch_of_a_large_object_is_its_beginning(stub: Any, client: Client, nam
     fetched = stub.Fetch(pb.FetchRequest(name=name), timeout=10)
     assert not fetched.complete
     assert fetched.ByteSize() < 4 * MIB
-    assert b"".join(chunk.data for chunk in fetched.chunks) == x[:10].tobytes() + x[: MIB - 10].tobytes()
+    assert [chunk.data for chunk in fetched.chunks] == [x[:10].tobytes()]  # no room for a whole block of the next one
     assert [record.name for record in fetched.records] == ["small", "large", "last"]
+    client.put(name, {"large": x})
+    fetched = stub.Fetch(pb.FetchRequest(name=name), timeout=10)
+    assert not fetched.complete
+    assert [chunk.data for chunk in fetched.chunks] == [x[:MIB].tobytes()]
 
 
 def test_stat_in_pages(stub: Any, client: Client, name: str) -> None:

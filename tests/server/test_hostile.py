@@ -33,14 +33,14 @@ VALID: dict[str, Any] = {
     "Store": pb.StoreRequest(name="n", upload_id=bytes(16), records=[RECORD], metadata=RECORD.metadata),
     "Fetch": pb.FetchRequest(name="n", tensors=["w"]),
     "Put": pb.PutRequest(
-        start=START, records=[HEADER], chunk=pb.Chunk(data=RECORD.tensor.data, running_xxh3_64=1), finish=True
+        start=START, records=[HEADER], chunk=pb.Chunk(data=RECORD.tensor.data, block_sums=[1]), finish=True
     ),
     "GetUploadStatus": pb.GetUploadStatusRequest(upload_id=bytes(16)),
     "Get": pb.GetRequest(name="n", tensors=["w"], generation=4, selections=[SELECTION], start_offset=7),
     "Stat": pb.StatRequest(name="n", first_record=1, max_record_count=2),
     "List": pb.ListRequest(prefix="n", page_size=3, page_token="n"),
     "Delete": pb.DeleteRequest(name="n", if_generation=1),
-    "Publish": pb.PublishRequest(frame=FRAME, chunk=pb.Chunk(data=RECORD.tensor.data, running_xxh3_64=1)),
+    "Publish": pb.PublishRequest(frame=FRAME, chunk=pb.Chunk(data=RECORD.tensor.data, block_sums=[1])),
     "Subscribe": pb.SubscribeRequest(patterns=["n", "m*"], policy=pb.DELIVERY_POLICY_RELIABLE, queue_bytes=7),
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from hand_built_files import sums_of_blocks
 from server_process import ServerProcess, eventually, running
 
 import dlpack_wire as dw
@@ -28,7 +29,7 @@ OLD = np.arange(3)
 def start(name: str, upload_id: bytes = b"", **more: Any) -> pb.PutRequest:
     tensor = dw.to_proto(PAYLOAD[:0])
     tensor.shape[0] = len(BYTES)
-    tensor.ClearField("data_xxh3_64")
+    tensor.ClearField("data_sum")
     fields = {"record_count": 1, "payload_bytes": len(BYTES), **more}
     return pb.PutRequest(
         start=pb.PutStart(name=name, upload_id=upload_id, **fields),
@@ -37,7 +38,7 @@ def start(name: str, upload_id: bytes = b"", **more: Any) -> pb.PutRequest:
 
 
 def chunk(begin: int, end: int, **more: Any) -> pb.PutRequest:
-    fields = {"offset": begin, "data": BYTES[begin:end], "running_xxh3_64": xxh3(BYTES[:end]), **more}
+    fields = {"offset": begin, "data": BYTES[begin:end], "block_sums": sums_of_blocks(BYTES[begin:end]), **more}
     return pb.PutRequest(chunk=pb.Chunk(**fields))
 
 
@@ -78,10 +79,22 @@ WRONG: dict[str, tuple[Build, str, str]] = {
         "CHUNK_OUT_OF_ORDER",
     ),
     "chunk without bytes": (lambda n: [start(n), chunk(0, 0)], "INVALID_ARGUMENT", "CHUNK_OUT_OF_ORDER"),
-    "wrong sum": (lambda n: [start(n), chunk(0, MIB, running_xxh3_64=1)], "DATA_LOSS", "CHECKSUM_MISMATCH"),
+    "wrong sum": (lambda n: [start(n), chunk(0, MIB, block_sums=[1])], "DATA_LOSS", "CHECKSUM_MISMATCH"),
+    "two sums of one block": (
+        lambda n: [start(n), chunk(0, MIB, block_sums=[1, 2])],
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+    ),
+    "half a block": (lambda n: [start(n), chunk(0, MIB // 2)], "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "a block and a half": (lambda n: [start(n), chunk(0, MIB + MIB // 2)], "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "chunk before the records": (
+        lambda n: [start(n, record_count=2), chunk(0, MIB), FINISH],
+        "INVALID_ARGUMENT",
+        "CHUNK_OUT_OF_ORDER",
+    ),
     "other bytes": (lambda n: [start(n), chunk(0, MIB, data=bytes(MIB))], "DATA_LOSS", "CHECKSUM_MISMATCH"),
     "no sum": (
-        lambda n: [start(n), pb.PutRequest(chunk=pb.Chunk(data=BYTES[:5]))],
+        lambda n: [start(n), chunk(0, MIB, block_sums=[])],
         "INVALID_ARGUMENT",
         "INVALID_REQUEST",
     ),
@@ -214,6 +227,10 @@ def break_off(stub: Any, requests: list[pb.PutRequest], sent: Callable[[], bool]
     holder[0].cancel()
 
 
+def reason_of(error: Any) -> str:
+    return str(dict(error.trailing_metadata())["dlpack-wire-reason"])
+
+
 def status_of(stub: Any, upload_id: bytes) -> pb.GetUploadStatusResponse:
     response: pb.GetUploadStatusResponse = stub.GetUploadStatus(
         pb.GetUploadStatusRequest(upload_id=upload_id), timeout=10
@@ -237,7 +254,7 @@ def test_a_broken_upload_is_continued(client: Client, stub: Any, name: str) -> N
     eventually(resumable)
     status = status_of(stub, upload_id)
     assert (status.state, status.tensor_index, status.offset) == (pb.GetUploadStatusResponse.RECEIVING, 0, MIB)
-    assert status.running_xxh3_64 == xxh3(BYTES[:MIB])
+    assert status.held_sum == xxh3(xxh3(BYTES[:MIB]).to_bytes(8, "little"))
     with pytest.raises(dw.NotFoundError):
         client.get(name)
     done = stub.Put(iter([resume, *chunks(MIB)]), timeout=30)
@@ -262,11 +279,59 @@ def test_an_upload_is_received_once_at_a_time_and_can_be_discarded(stub: Any, na
     with pytest.raises(grpc.RpcError) as caught:
         stub.Put(iter([start(name, upload_id), *chunks()]), timeout=10)
     assert dict(caught.value.trailing_metadata())["dlpack-wire-reason"] == "UPLOAD_IN_PROGRESS"
+    stub.DiscardUpload(pb.DiscardUploadRequest(upload_id=upload_id), timeout=10)
+    error: Any = holder[0].exception(timeout=10)
+    assert (error.code().name, reason_of(error)) == ("ABORTED", "UPLOAD_INCOMPLETE")
+    assert status_of(stub, upload_id).state == pb.GetUploadStatusResponse.UNKNOWN
     with pytest.raises(grpc.RpcError) as caught:
-        stub.Put(iter([pb.PutRequest(start=pb.PutStart(upload_id=upload_id, discard=True))]), timeout=10)
-    assert caught.value.code() == grpc.StatusCode.ABORTED
-    holder[0].cancel()
-    eventually(lambda: status_of(stub, upload_id).state == pb.GetUploadStatusResponse.UNKNOWN)
+        stub.DiscardUpload(pb.DiscardUploadRequest(upload_id=upload_id), timeout=10)
+    assert (caught.value.code().name, reason_of(caught.value)) == ("NOT_FOUND", "UPLOAD_NOT_FOUND")
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.DiscardUpload(pb.DiscardUploadRequest(upload_id=b"short"), timeout=10)
+    assert (caught.value.code().name, reason_of(caught.value)) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+
+
+FAULTS: dict[str, tuple[pb.PutRequest, str]] = {
+    "a damaged block": (chunk(MIB, 2 * MIB, data=bytes(MIB)), "CHECKSUM_MISMATCH"),
+    "a chunk too early": (chunk(2 * MIB, 3 * MIB), "CHUNK_OUT_OF_ORDER"),
+    "a chunk twice": (chunk(0, MIB), "CHUNK_OUT_OF_ORDER"),
+    "the end too early": (pb.PutRequest(finish=True), "UPLOAD_INCOMPLETE"),
+}
+
+
+@pytest.mark.parametrize(("fault", "reason"), FAULTS.values(), ids=FAULTS)
+def test_an_upload_goes_on_from_before_the_fault(
+    client: Client, stub: Any, name: str, fault: pb.PutRequest, reason: str
+) -> None:
+    upload_id = os.urandom(16)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Put(iter([start(name, upload_id), chunk(0, MIB), fault]), timeout=10)
+    assert reason_of(caught.value) == reason
+    status = status_of(stub, upload_id)
+    assert (status.state, status.offset) == (pb.GetUploadStatusResponse.RECEIVING, MIB)
+    resume = pb.PutRequest(start=pb.PutStart(name=name, upload_id=upload_id, resume=True))
+    stub.Put(iter([resume, *chunks(MIB)]), timeout=30)
+    assert np.array_equal(client.get(name).numpy(), PAYLOAD)
+
+
+def test_an_upload_is_of_one_name(stub: Any, name: str) -> None:
+    upload_id = os.urandom(16)
+    with pytest.raises(grpc.RpcError):
+        stub.Put(iter([start(name, upload_id), chunk(0, MIB)]), timeout=10)
+
+    def refused(other: str) -> None:
+        resume = pb.PutRequest(start=pb.PutStart(name=other, upload_id=upload_id, resume=True))
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Put(iter([resume, *chunks(MIB)]), timeout=30)
+        assert (caught.value.code().name, reason_of(caught.value)) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+
+    refused("another")
+    assert status_of(stub, upload_id).offset == MIB
+    resume = pb.PutRequest(start=pb.PutStart(upload_id=upload_id, resume=True))
+    stub.Put(iter([resume, *chunks(MIB)]), timeout=30)
+    refused("another")
+    again = pb.PutRequest(start=pb.PutStart(name=name, upload_id=upload_id, resume=True))
+    assert stub.Put(iter([again]), timeout=30).already_committed
 
 
 def test_given_up_puts_leave_nothing_behind(server: ServerProcess, client: Client, name: str) -> None:

@@ -24,7 +24,7 @@ MIB = 1 << 20
 RETENTION_NS = 10**12
 
 
-def draft(store: Store, x: Any, metadata: dict[str, Any] | None = None) -> tuple[Draft, list[int]]:
+def draft(store: Store, x: Any, metadata: dict[str, Any] | None = None) -> tuple[Draft, list[bytes]]:
     """A draft with its payloads written, and their sums."""
     tensors = x if isinstance(x, dict) else {"": x}
     sources = [Source(t) for t in tensors.values()]
@@ -35,7 +35,7 @@ def draft(store: Store, x: Any, metadata: dict[str, Any] | None = None) -> tuple
         for piece in source.pieces(100_000):
             made.write(index, offset, piece)
             offset += len(piece)
-    return made, [source.checksum() for source in sources]
+    return made, [source.block_sums() for source in sources]
 
 
 def put(store: Store, name: str, x: Any, if_generation: int | None = None, upload: bytes | None = None) -> Commit:
@@ -124,7 +124,7 @@ class StoreSuite:
 
     def test_repeated_uploads_change_nothing(self, store: Store) -> None:
         first = put(store, "a", np.zeros(1), upload=b"u")
-        assert (first.repeated, store.committed(b"u")) == (False, first.generation)
+        assert (first.repeated, store.committed(b"u")) == (False, ("a", first.generation))
         put(store, "a", np.ones(2), upload=b"v")
         assert put(store, "a", np.zeros(1), 0, upload=b"u") == Commit(first.generation, True)
         assert store.get("a").records[0].header.shape == (2,)
@@ -220,7 +220,7 @@ class TestDirectoryStore(StoreSuite):
         store.close()
         store = self.open(tmp_path)
         assert store.budget.used == used
-        assert store.committed(b"u") == generation
+        assert store.committed(b"u") == ("set", generation)
         stored = store.get("set")
         assert values(stored) == [x.tobytes() for x in tensors.values()]
         assert [record.names for record in stored.records] == [(name,) for name in tensors]

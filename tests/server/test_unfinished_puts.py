@@ -35,7 +35,7 @@ def store() -> MemoryStore:
 
 
 def upload(key: bytes | None, owner: str = "me") -> UnfinishedPut:
-    return UnfinishedPut(key, owner, "name", None, Serialized(b"", b""), Arrival(True))
+    return UnfinishedPut(key, owner, "name", None, Serialized(b"", b""), Arrival())
 
 
 def with_draft(made: UnfinishedPut, store: MemoryStore, size: int = 1000) -> UnfinishedPut:

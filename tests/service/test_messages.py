@@ -12,26 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import arrays
 
-from dlpack_wire.errors import ChecksumError, DecodeError, LimitError, TruncatedError
+from dlpack_wire.errors import ChecksumError, DecodeError, LimitError, TruncatedError, UnsupportedVersionError
 from dlpack_wire.message import reading, writing
 from dlpack_wire.message.codec import encode
 from dlpack_wire.message.names import names_block
 from dlpack_wire.message.wire import varint
 from dlpack_wire.service import messages as chunks
-from dlpack_wire.service.arrival import Arrival, Stage, check_distinct_names
+from dlpack_wire.service.arrival import Arrival, IncompleteError, OutOfOrderError, Stage, check_distinct_names
 from dlpack_wire.service.messages import (
     QUICK_BYTES,
     Chunk,
     Record,
     chunk_parts,
+    chunks_of,
     only_chunk,
     parse,
     parses_quickly,
-    pieces,
     record_parts,
-    sum_until,
 )
-from dlpack_wire.tensor.checksum import EMPTY, Running, xxh3
+from dlpack_wire.tensor.checksum import BLOCK_BYTES, EMPTY, block_sums, payload_sum, xxh3
 from dlpack_wire.tensor.source import Source
 from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
 from dlpack_wire.v1 import tensor_service_pb2 as pb
@@ -52,14 +51,26 @@ def join(parts: list[Any]) -> bytes:
 
 
 @given(
-    st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.none() | st.integers(0, 2**64 - 1), st.binary(min_size=1)
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=3),
+    st.binary(min_size=1),
 )
-def test_chunk_is_what_its_class_writes(index: int, offset: int, running: int | None, data: bytes) -> None:
-    ours = join(chunk_parts(Chunk(index, offset, running, data)))
-    chunk = pb.Chunk(tensor_index=index, offset=offset, running_xxh3_64=running, data=data)
+def test_chunk_is_what_its_class_writes(index: int, offset: int, sums: list[int], data: bytes) -> None:
+    packed = b"".join(s.to_bytes(8, "little") for s in sums)
+    ours = join(chunk_parts(Chunk(index, offset, packed, data)))
+    chunk = pb.Chunk(tensor_index=index, offset=offset, block_sums=sums, data=data)
     assert ours == pb.PutRequest(chunk=chunk).SerializeToString()
     _, _, (piece,) = parse(pb.PutRequest, ours)
-    assert piece == Chunk(index, offset, running, data)
+    assert piece == Chunk(index, offset, packed, data)
+
+
+def test_sums_may_come_one_by_one_as_every_parser_takes_them() -> None:
+    content = b"\x19" + (5).to_bytes(8, "little") + b"\x19" + (6).to_bytes(8, "little") + b"\x7a\x01x"
+    serialized = b"\x7a" + varint(len(content)) + content
+    _, _, (piece,) = parse(pb.PutRequest, serialized)
+    assert list(pb.PutRequest.FromString(serialized).chunk.block_sums) == [5, 6]
+    assert piece.sums == (5).to_bytes(8, "little") + (6).to_bytes(8, "little")
 
 
 @given(arrays(), st.booleans())
@@ -83,7 +94,7 @@ def test_record_is_read_back_by_us_and_by_its_class(x: Any, with_payload: bool) 
 
 
 def test_payload_is_a_view_of_the_message() -> None:
-    serialized = join(chunk_parts(Chunk(0, 0, None, bytes(1000))))
+    serialized = join(chunk_parts(Chunk(0, 0, bytes(8), bytes(1000))))
     _, _, (piece,) = parse(pb.GetResponse, serialized)
     assert isinstance(piece.data, memoryview)
     assert piece.data.obj is serialized
@@ -95,7 +106,7 @@ def fields_of(message: Any) -> list[bytes]:
 
 
 def test_fields_in_any_order_and_unknown_ones_give_the_same() -> None:
-    chunk = pb.Chunk(tensor_index=3, offset=70, running_xxh3_64=5, data=b"payload")
+    chunk = pb.Chunk(tensor_index=3, offset=70, block_sums=[5], data=b"payload")
     chunk_fields = [pb.Chunk(**{d.name: v}).SerializeToString() for d, v in chunk.ListFields()]
     tensor = dlpack_pb2.DLTensor.FromString(encode(FLOATS))
     tensor.ClearField("data")
@@ -117,7 +128,7 @@ def test_fields_in_any_order_and_unknown_ones_give_the_same() -> None:
         message, (found,), (piece,) = parse(pb.PutRequest, serialized)
         assert (message.start.name, message.start.record_count, message.finish) == ("n", 2, True)
         assert found.names == ("w",)
-        assert piece == Chunk(3, 70, 5, b"payload")
+        assert piece == Chunk(3, 70, (5).to_bytes(8, "little"), b"payload")
         standard = pb.PutRequest.FromString(serialized)
         assert (standard.chunk.tensor_index, standard.chunk.data) == (piece.tensor_index, bytes(piece.data))
 
@@ -164,7 +175,7 @@ def test_what_parses_quickly() -> None:
     payload = bytes(1 << 20)
     record = record_of(np.zeros(len(payload), np.uint8), "name")
     store = join(record_parts(15, record.block, record.header, payload))
-    chunk = join(chunk_parts(Chunk(0, 0, 1, payload)))
+    chunk = join(chunk_parts(Chunk(0, 0, bytes(8), payload)))
     few, many = pb.StoreRequest(name="n"), pb.StoreRequest(name="n")
     for i in range(20_000):
         many.metadata[f"{i}"].int_value = i
@@ -239,8 +250,20 @@ def test_names_must_tell_tensors_apart() -> None:
         check_distinct_names([a, record_of(FLOATS)])
 
 
+@pytest.mark.parametrize("number", range(4, 14))
+def test_fields_that_a_later_record_may_have(number: int) -> None:
+    record = record_of(FLOATS, "a")
+    (serialized, _) = record_parts(2, record.block + bytes([number << 3, 1]), record.header)
+    if number < 9:
+        with pytest.raises(UnsupportedVersionError):
+            parse(pb.PutRequest, serialized)
+    else:
+        _, (found,), _ = parse(pb.PutRequest, serialized)
+        assert found.names == ("a",)
+
+
 def test_two_chunks_in_one_message_are_one_too_many() -> None:
-    piece = Chunk(0, 0, None, b"x")
+    piece = Chunk(0, 0, bytes(8), b"x")
     assert only_chunk([]) is None
     assert only_chunk([piece]) is piece
     with pytest.raises(DecodeError, match="2 chunks"):
@@ -249,36 +272,39 @@ def test_two_chunks_in_one_message_are_one_too_many() -> None:
 
 # --- payloads in pieces -----------------------------------------------------------------------------------------------
 
+COUNT = 3 * BLOCK_BYTES // 4 + 5
+
 LAYOUTS = {
-    "contiguous": np.arange(1000, dtype=np.int32),
-    "sliced": np.arange(4000, dtype=np.int32)[::4],
-    "negative": np.arange(1000, dtype=np.int32)[::-1],
-    "gathered rows": np.arange(2000, dtype=np.int32).reshape(40, 50)[:, ::2],
+    "contiguous": np.arange(COUNT, dtype=np.int32),
+    "sliced": np.arange(2 * COUNT, dtype=np.int32)[::2],
+    "negative": np.arange(COUNT, dtype=np.int32)[::-1],
+    "gathered rows": np.arange(1000 * 2000, dtype=np.int32).reshape(1000, 2000)[:, ::2],
+    "small": np.arange(1000, dtype=np.int32)[::-1],
 }
 
 
 @pytest.mark.parametrize("x", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
-@pytest.mark.parametrize("begin", [0, 1, 999, 4000])
-def test_pieces_from_anywhere_make_the_rest_of_the_payload(x: Any, size: int, begin: int) -> None:
+@pytest.mark.parametrize("size", [BLOCK_BYTES, 2 * BLOCK_BYTES + 1, 1 << 24])
+@pytest.mark.parametrize("begin", [0, BLOCK_BYTES, 3 * BLOCK_BYTES])
+def test_chunks_from_any_block_on_make_the_rest_of_the_payload(x: Any, size: int, begin: int) -> None:
     whole = np.ascontiguousarray(x).tobytes()
+    position = begin
     with Source(x) as source:
-        running = sum_until(source, begin)
-        assert running.intdigest() == xxh3(whole[:begin])
-        position = begin
-        for piece in pieces(source, 2, size, running, begin):
+        for piece in chunks_of(source, 2, size, begin):
             assert (piece.tensor_index, piece.offset) == (2, position)
             position += len(piece.data)
             assert bytes(piece.data) == whole[piece.offset : position]
-            assert piece.running_sum == xxh3(whole[:position])
-        assert position == len(whole)
+            assert piece.sums == block_sums(whole[piece.offset : position])
+            assert len(piece.data) <= size
+            assert len(piece.data) % BLOCK_BYTES == 0 or position == len(whole)
+    assert position == max(len(whole), begin)
 
 
 # --- arriving ---------------------------------------------------------------------------------------------------------
 
 
-def arrival_of(*records: Record, sums_required: bool = True) -> Arrival:
-    arrival = Arrival(sums_required)
+def arrival_of(*records: Record) -> Arrival:
+    arrival = Arrival()
     arrival.begin(len(records), sum(record.header.payload_bytes for record in records))
     for record in records:
         arrival.record(record)
@@ -286,26 +312,31 @@ def arrival_of(*records: Record, sums_required: bool = True) -> Arrival:
 
 
 def chunk(index: int, payload: bytes, begin: int, end: int) -> Chunk:
-    return Chunk(index, begin, xxh3(payload[:end]), payload[begin:end])
+    return Chunk(index, begin, block_sums(payload[begin:end]), payload[begin:end])
 
 
-A, B = FLOATS.tobytes(), np.arange(5, dtype=np.uint8).tobytes()
+LARGE = np.arange(BLOCK_BYTES // 4 + 3, dtype=np.float32)
+L, A, B = LARGE.tobytes(), FLOATS.tobytes(), np.arange(5, dtype=np.uint8).tobytes()
+SIZE = len(L)
 
 
 def two_tensors() -> tuple[Arrival, list[Chunk]]:
-    records = record_of(FLOATS, "a", checksum=xxh3(A)), record_of(np.arange(5, dtype=np.uint8), "b")
-    return arrival_of(*records), [chunk(0, A, 0, 20), chunk(0, A, 20, 32), chunk(1, B, 0, 5)]
+    records = record_of(LARGE, "a", checksum=payload_sum(L)), record_of(np.arange(5, dtype=np.uint8), "b")
+    return arrival_of(*records), [chunk(0, L, 0, BLOCK_BYTES), chunk(0, L, BLOCK_BYTES, SIZE), chunk(1, B, 0, 5)]
 
 
 def test_everything_in_order() -> None:
     arrival, chunks = two_tensors()
     seen = []
+    held = []
     for piece in chunks:
         assert arrival.stage is Stage.CHUNKS
         arrival.chunk(piece)
         seen.append((arrival.tensor_index, arrival.offset, arrival.received_bytes))
-    assert seen == [(0, 20, 20), (1, 0, 32), (2, 0, 37)]
-    assert arrival.sums == [xxh3(A), xxh3(B)]
+        held.append(arrival.held_sum)
+    assert seen == [(0, BLOCK_BYTES, BLOCK_BYTES), (1, 0, SIZE), (2, 0, SIZE + 5)]
+    assert held == [xxh3(xxh3(L[:BLOCK_BYTES]).to_bytes(8, "little")), EMPTY, EMPTY]
+    assert arrival.sums == [block_sums(L), block_sums(B)]
     arrival.end()
     assert arrival.stage is Stage.ENDED
 
@@ -315,7 +346,7 @@ def test_empty_tensors_need_no_chunk() -> None:
     arrival = arrival_of(record_of(empty, "x"), record_of(FLOATS, "y"), record_of(empty, "z", checksum=EMPTY))
     arrival.chunk(chunk(1, A, 0, 32))
     arrival.end()
-    assert arrival.sums == [EMPTY, xxh3(A), EMPTY]
+    assert arrival.sums == [b"", block_sums(A), b""]
     alone = arrival_of(record_of(empty))
     alone.end()
     with pytest.raises(ChecksumError):
@@ -324,37 +355,43 @@ def test_empty_tensors_need_no_chunk() -> None:
 
 def refused(arrival: Arrival, piece: Chunk, error: type[DecodeError] = DecodeError) -> DecodeError:
     """The error for a chunk; nothing may have changed."""
-    before = (arrival.stage, arrival.tensor_index, arrival.offset, arrival.running_sum, arrival.received_bytes)
+    before = (arrival.stage, arrival.tensor_index, arrival.offset, arrival.held_sum, arrival.received_bytes)
     with pytest.raises(error) as caught:
         arrival.chunk(piece)
-    assert before == (arrival.stage, arrival.tensor_index, arrival.offset, arrival.running_sum, arrival.received_bytes)
+    assert before == (arrival.stage, arrival.tensor_index, arrival.offset, arrival.held_sum, arrival.received_bytes)
     return caught.value
 
 
 def test_chunks_out_of_order_are_refused_and_the_right_one_is_still_taken() -> None:
     arrival, (first, second, third) = two_tensors()
     for wrong in (second, third, first._replace(tensor_index=1), first._replace(offset=1)):
-        assert refused(arrival, wrong).field == "chunk"
+        refused(arrival, wrong, OutOfOrderError)
     arrival.chunk(first)
-    assert refused(arrival, first).field == "chunk"
-    assert refused(arrival, third).field == "chunk"
+    refused(arrival, first, OutOfOrderError)
+    refused(arrival, third, OutOfOrderError)
     arrival.chunk(second)
     arrival.chunk(third)
-    assert refused(arrival, third).field == "chunk"
+    refused(arrival, third, OutOfOrderError)
     arrival.end()
 
 
 def test_chunks_of_no_or_too_many_bytes() -> None:
     arrival, _ = two_tensors()
-    assert refused(arrival, Chunk(0, 0, EMPTY, b"")).field == "chunk"
-    too_long = A + b"x"
-    assert refused(arrival, chunk(0, too_long, 0, 33)).field == "chunk"
+    refused(arrival, Chunk(0, 0, b"", b""), OutOfOrderError)
+    refused(arrival, chunk(0, L + b"x", 0, SIZE + 1), OutOfOrderError)
 
 
-def test_sums_are_checked_as_they_come() -> None:
+@pytest.mark.parametrize("size", [1, BLOCK_BYTES - 1, BLOCK_BYTES + 1, SIZE - 1])
+def test_chunks_that_are_not_whole_blocks(size: int) -> None:
+    arrival, _ = two_tensors()
+    assert "whole blocks" in str(refused(arrival, chunk(0, L, 0, size)))
+
+
+def test_every_block_has_one_sum_which_is_checked_as_it_comes() -> None:
     arrival, (first, second, _) = two_tensors()
-    refused(arrival, first._replace(running_sum=1), ChecksumError)
-    assert refused(arrival, first._replace(running_sum=None)).field == "running_xxh3_64"
+    refused(arrival, first._replace(sums=bytes(8)), ChecksumError)
+    for sums in (b"", first.sums * 2, first.sums[:-1]):
+        assert refused(arrival, first._replace(sums=sums)).field == "block_sums"
     arrival.chunk(first)
     refused(arrival, second._replace(data=b"x" * 12), ChecksumError)
     arrival.chunk(second)
@@ -366,14 +403,6 @@ def test_a_record_of_another_checksum_than_its_bytes() -> None:
     assert error.tensor == ""
 
 
-def test_downloads_may_leave_sums_out_but_the_checksum_counts() -> None:
-    arrival = arrival_of(record_of(FLOATS, checksum=xxh3(A)), sums_required=False)
-    arrival.chunk(Chunk(0, 0, None, A[:8]))
-    refused(arrival, Chunk(0, 8, None, bytes(24)), ChecksumError)
-    arrival.chunk(Chunk(0, 8, None, A[8:]))
-    arrival.end()
-
-
 def test_contents_are_checked_with_the_bytes() -> None:
     arrival = arrival_of(record_of(np.ones(4, bool)))
     error = refused(arrival, chunk(0, b"\x00\x01\x02\x01", 0, 4))
@@ -383,13 +412,13 @@ def test_contents_are_checked_with_the_bytes() -> None:
 def test_the_end_before_all_bytes_came() -> None:
     arrival, (first, _, _) = two_tensors()
     arrival.chunk(first)
-    with pytest.raises(TruncatedError, match="20 of 37") as caught:
+    with pytest.raises(IncompleteError, match=f"{BLOCK_BYTES} of {SIZE + 5}") as caught:
         arrival.end()
-    assert (caught.value.needed, caught.value.available, caught.value.field) == (37, 20, "finish")
+    assert (caught.value.needed, caught.value.available) == (SIZE + 5, BLOCK_BYTES)
 
 
 def test_parts_where_they_do_not_belong() -> None:
-    arrival = Arrival(True)
+    arrival = Arrival()
     for part in (lambda: arrival.record(record_of(FLOATS)), lambda: arrival.chunk(chunk(0, A, 0, 1)), arrival.end):
         with pytest.raises(DecodeError):
             part()
@@ -407,20 +436,14 @@ def test_parts_where_they_do_not_belong() -> None:
 
 @pytest.mark.parametrize("announced", [0, 31, 33])
 def test_sizes_must_add_up_to_what_was_announced(announced: int) -> None:
-    arrival = Arrival(True)
+    arrival = Arrival()
     arrival.begin(1, announced)
     with pytest.raises(DecodeError, match="add up"):
         arrival.record(record_of(FLOATS))
 
 
 def test_a_record_of_a_stream_has_no_payload() -> None:
-    arrival = Arrival(True)
+    arrival = Arrival()
     arrival.begin(1)
     with pytest.raises(DecodeError, match="no payload"):
         arrival.record(record_of(FLOATS)._replace(payload=A))
-
-
-def test_running_sums_are_those_of_one_pass() -> None:
-    running = Running()
-    running.update(A)
-    assert running.intdigest() == xxh3(A)

@@ -231,7 +231,7 @@ def test_a_failing_progress_ends_the_put_with_its_own_error() -> None:
         await asyncio.sleep(0)
         with pytest.raises(dw.NotFoundError):
             await run(transport, operations.stat("x"))
-        assert transport.calls[-2] == "notify Put"
+        assert transport.calls[-2] == "notify DiscardUpload"
 
     together(work)
 
@@ -244,7 +244,7 @@ def test_a_cancelled_put_says_farewell() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert transport.calls[-1] == "notify Put"
+        assert transport.calls[-1] == "notify DiscardUpload"
 
     together(work)
 

@@ -282,8 +282,8 @@ def test_an_exception_in_the_middle_gives_the_memory_back(
     made = floats(12, shape=(6,), strides=strides)
     x = make(made)
     with monkeypatch.context() as patch:
-        patch.setattr(codec, "xxh3", fail)
-        patch.setattr(codec, "Running", fail)
+        patch.setattr(codec, "payload_sum", fail)
+        patch.setattr(codec, "Summing", fail)
         with pytest.raises(KeyboardInterrupt):
             dw.encode(x)
     if isinstance(x, Producer):

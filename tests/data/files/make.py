@@ -23,15 +23,22 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))
 
 from hand_built_files import (  # noqa: E402
+    BLOCK,
     END,
     MAGIC,
     CraftedFile,
+    block_sums,
     entry,
     field,
     fixed,
     header_of,
+    listed,
     names_of,
+    number,
+    payload_sum_of,
     record,
+    removal,
+    removal_entry,
     text,
     two_generations,
     varint,
@@ -168,6 +175,7 @@ def flipped(content: bytes, at: int) -> bytes:
 
 
 def make() -> None:
+    two_blocks = bytes(BLOCK) + PAYLOAD
     valid("no-tensors", CraftedFile().finish())
     valid("two-tensors", simple(), a=PAYLOAD, b=b"\5\6\7\x08")
     valid("two-generations", two_generations(), a=b"\5\6\7\x08", tied=b"\1\2\3", b=b"", c=b"\x09")
@@ -180,6 +188,24 @@ def make() -> None:
     f.content += field(1 << 20, b"\x12\x00")
     valid("unknown-fields", f.finish(field(9, b"later")), a=PAYLOAD)
     valid("unknown-field-in-a-record", reshaped(field(9, b"later")), a=PAYLOAD)
+    f = CraftedFile()
+    f.add("two-blocks", two_blocks)
+    valid("two-blocks", f.finish(), **{"two-blocks": two_blocks})
+    lines = [entry(A, HEADER, 9, 64, 4, field(9, b"later")), two_tensors().lines[1]]
+    valid("unknown-field-in-an-entry", with_lines(*lines), a=PAYLOAD, b=b"\5\6\7\x08")
+    f = two_tensors()
+    f.finish()
+    base = f.trailer
+    f.remove("a")
+    valid("name-removed", f.finish(base=base), b=b"\5\6\7\x08")
+    f = two_tensors()
+    f.finish()
+    base = f.trailer
+    f.remove("a")
+    f.finish(base=base)
+    base = f.trailer
+    f.add("a", b"\1")
+    valid("name-removed-and-written-again", f.finish(base=base), a=b"\1", b=b"\5\6\7\x08")
     valid("chain-of-64", chain_of(64))
     valid("torn-tail", two_generations() + b"\x12\x7f half a record", a=b"\5\6\7\x08", tied=b"\1\2\3", b=b"", c=b"\x09")
     f = CraftedFile()
@@ -258,6 +284,47 @@ def make() -> None:
     invalid(
         "metadata-not-sorted", with_lines(*lines, ending=field(2, text("b", "")) + field(2, text("a", ""))), "verify"
     )
+
+    # Removals, and what later revisions may define.
+    removing = names_of("a")
+    f = two_tensors()
+    f.remove("a", indexed=False)
+    invalid("removal-not-in-the-index", f.finish(), "verify")
+    f = two_tensors()
+    f.finish()
+    base = f.trailer
+    at = len(f.content)
+    f.content += removal("a")
+    f.lines = [field(1, removing + fixed(13, at) + fixed(14, at + len(removal("a")) - 1) + fixed(15, 0))]
+    invalid("removal-of-another-size", f.finish(base=base), "verify")
+    f = two_tensors()
+    f.finish()
+    base = f.trailer
+    at = len(f.content)
+    f.content += removal("c")
+    f.lines = [removal_entry(removing, at, at + len(removal("c")))]
+    invalid("index-removes-another", f.finish(base=base), "verify")
+    invalid("critical-field-in-a-record", reshaped(field(4, b"later")), "read", "UnsupportedVersionError")
+    invalid(
+        "critical-field-in-an-entry",
+        with_lines(entry(A, HEADER, 9, 64, 4, field(6, b"later")), two_tensors().lines[1]),
+        "read",
+        "UnsupportedVersionError",
+    )
+    invalid("critical-field-in-a-header", lying(header=HEADER + number(10, 1)), "read", "UnsupportedVersionError")
+    invalid("sums-of-one-block", with_lines(entry(A, HEADER, 9, 64, 4, listed(bytes(8)))), "read")
+    header = header_of([len(two_blocks)], payload_sum=payload_sum_of(two_blocks))
+    sums = block_sums(two_blocks)
+    for name, wrong, error in (
+        ("sums-missing", b"", "DecodeError"),
+        ("sums-of-three-blocks", sums + bytes(8), "DecodeError"),
+        ("sums-of-other-blocks", sums[8:] + sums[:8], "ChecksumError"),
+    ):
+        f = CraftedFile()
+        written, data_at = record(A, header, two_blocks, 9)
+        f.content += written
+        f.lines = [entry(A, header, 9, 9 + data_at, len(two_blocks), listed(wrong))]
+        invalid(name, f.finish(), "read", error)
 
     # Index entries against their records.
     invalid("index-names-another", lying(line_names=names_of("b")), "read")

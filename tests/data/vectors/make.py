@@ -314,7 +314,9 @@ def reader_cases() -> list[dict[str, Any]]:
         ),
         read("data before its header", data + plain, SIX, F32, [2, 3]),
         read("unknown fields in between", unknown.join((b"", F4, shape, LITTLE_ENDIAN, data, b"")), SIX, F32, [2, 3]),
-        read("reserved field numbers", plain + number(10, 1) + block(13, b"later") + data, SIX, F32, [2, 3]),
+        read(
+            "reserved fields that may be ignored", plain + number(12, 1) + block(13, b"later") + data, SIX, F32, [2, 3]
+        ),
         read("unpacked shape", F4 + number(5, 2) + number(5, 3) + LITTLE_ENDIAN + data, SIX, F32, [2, 3]),
         read(
             "shape partly packed, partly not",
@@ -385,7 +387,7 @@ def reader_cases() -> list[dict[str, Any]]:
             device=(-1, 0),
         ),
         read("enum value cut to 32 bits", F4 + shape + number(8, (1 << 32) + 1) + data, SIX, F32, [2, 3]),
-        read("flags that mean nothing on the wire", number(2, 3 | 1 << 63) + plain + data, SIX, F32, [2, 3]),
+        read("flags that mean nothing on the wire", number(2, 3) + plain + data, SIX, F32, [2, 3]),
         read("device memory", cuda + plain + data, SIX, F32, [2, 3], device=(2, 1)),
         read("unknown device", device_field(99, -1) + plain + data, SIX, F32, [2, 3], device=(99, -1)),
         read(
@@ -603,6 +605,17 @@ def invalid_cases() -> list[dict[str, Any]]:
         bad("byte order not stated, empty", F4 + numbers(5, [0]), decode, "byte_order"),
         # flags
         bad("padded flag on 8 bits", number(2, 4) + U1 + block(15, b"a"), decode, "flags"),
+        bad("flag 8", number(2, 8) + plain + six, decode, "flags"),
+        bad("flag 2^63", number(2, 1 << 63) + plain + six, decode, "flags"),
+        bad(
+            "reserved field 10, which must not be ignored", plain + number(10, 1) + six, "UnsupportedVersionError", "10"
+        ),
+        bad(
+            "reserved field 11, which must not be ignored",
+            plain + block(11, b"later") + six,
+            "UnsupportedVersionError",
+            "11",
+        ),
         bad("padded flag on 32 bits", number(2, 4) + plain + six, decode, "flags"),
         bad("padded flag on lanes", number(2, 4) + dtype_field(F4_E2M1FN, 4, 2) + block(15, b"a"), decode, "flags"),
         # shape and size

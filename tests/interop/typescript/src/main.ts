@@ -10,14 +10,14 @@ import { Client } from "./service.js";
 import { readTensorFile } from "./file.js";
 
 function describe(record: TensorRecord): object {
-  const { dtype, shape, strides, dataXxh364 } = record.tensor!;
+  const { dtype, shape, strides, dataSum } = record.tensor!;
   return {
     name: record.name,
     aliases: record.aliases,
     dtype: [dtype!.code, dtype!.bits, dtype!.lanes],
     shape: shape.map(String),
     strides: strides.map(String),
-    sum: dataXxh364?.toString(),
+    sum: dataSum?.toString(),
   };
 }
 

@@ -17,9 +17,9 @@ import {
   type PutResponse,
   type SubscribeResponse,
 } from "./gen/dlpack_wire/v1/tensor_service_pb.js";
-import { RunningSum } from "./xxh3.js";
+import { blockSums, checkChunk } from "./xxh3.js";
 
-const CHUNK_BYTES = 1 << 20;
+const CHUNK_BYTES = 1 << 20; // one block
 
 function definition(method: DescMethod): grpc.MethodDefinition<any, any> {
   return {
@@ -88,10 +88,9 @@ export class Client {
           })),
         });
         for (const [tensorIndex, tensor] of tensors.entries()) {
-          const running = await RunningSum.create();
           for (let offset = 0; offset < tensor.data.length; offset += CHUNK_BYTES) {
             const data = tensor.data.subarray(offset, offset + CHUNK_BYTES);
-            await send({ chunk: { tensorIndex, offset: BigInt(offset), runningXxh364: running.update(data), data } });
+            await send({ chunk: { tensorIndex, offset: BigInt(offset), blockSums: await blockSums(data), data } });
           }
         }
         await send({ finish: true });
@@ -111,12 +110,11 @@ export class Client {
     let sequence = 0n;
     for (const { tensor } of records) {
       const { data, ...header } = tensor ?? create(DLTensorSchema);
-      const running = await RunningSum.create();
       const frame = { topic, header: { ...header, data: new Uint8Array(), padding: new Uint8Array() } };
       call.write(create(PublishRequestSchema, { frame }));
       for (let offset = 0; offset < data.length; offset += CHUNK_BYTES) {
         const piece = data.subarray(offset, offset + CHUNK_BYTES);
-        const chunk = { offset: BigInt(offset), runningXxh364: running.update(piece), data: piece };
+        const chunk = { offset: BigInt(offset), blockSums: await blockSums(piece), data: piece };
         call.write(create(PublishRequestSchema, { chunk }));
       }
       sequence = ((await answers.next()).value as PublishResponse).lastSequence;
@@ -130,19 +128,17 @@ export class Client {
     const request = { patterns: [pattern], policy: DeliveryPolicy.RELIABLE };
     const call = this.stub["subscribe"]!(create(TensorService.method.subscribe.input, request));
     const frames: { frame: Frame; payload: Buffer }[] = [];
-    let running = await RunningSum.create();
     for await (const message of call as AsyncIterable<SubscribeResponse>) {
       if (message.start !== undefined) ready();
       if (message.frame !== undefined) {
         frames.push({ frame: message.frame, payload: Buffer.alloc(0) });
-        running = await RunningSum.create();
       }
       const last = frames.at(-1);
       if (last === undefined) continue;
       if (message.chunk !== undefined) {
-        const { offset, data, runningXxh364 } = message.chunk;
+        const { offset, data, blockSums } = message.chunk;
         if (offset !== BigInt(last.payload.length)) throw new Error(`chunk at ${offset}, expected ${last.payload.length}`);
-        if (running.update(data) !== runningXxh364) throw new Error(`frame ${last.frame.sequence} was damaged`);
+        await checkChunk(`frame ${last.frame.sequence}`, blockSums, data);
         last.payload = Buffer.concat([last.payload, data]);
       }
       const { shape, dtype } = last.frame.header!;
@@ -156,20 +152,17 @@ export class Client {
   /** Gets all tensors of an object, every chunk checked as it comes. */
   async get(name: string): Promise<Tensor[]> {
     const call: AsyncIterable<GetResponse> = this.stub["get"]!(create(TensorService.method.get.input, { name }));
-    const tensors: { record: TensorRecord; pieces: Buffer[]; size: number; running: RunningSum }[] = [];
+    const tensors: { record: TensorRecord; pieces: Buffer[]; size: number }[] = [];
     for await (const message of call) {
       for (const record of message.records) {
-        tensors.push({ record, pieces: [], size: 0, running: await RunningSum.create() });
+        tensors.push({ record, pieces: [], size: 0 });
       }
       const chunk = message.chunk;
       if (chunk === undefined) continue;
       const tensor = tensors[chunk.tensorIndex];
       if (tensor === undefined) throw new Error(`chunk of tensor ${chunk.tensorIndex}, which was not announced`);
       if (chunk.offset !== BigInt(tensor.size)) throw new Error(`chunk at ${chunk.offset}, expected ${tensor.size}`);
-      const sum = tensor.running.update(chunk.data);
-      if (chunk.runningXxh364 !== undefined && chunk.runningXxh364 !== sum) {
-        throw new Error(`running sum is ${chunk.runningXxh364.toString(16)}, bytes have ${sum.toString(16)}`);
-      }
+      await checkChunk(`tensor ${chunk.tensorIndex}`, chunk.blockSums, chunk.data);
       tensor.pieces.push(Buffer.from(chunk.data));
       tensor.size += chunk.data.length;
     }
