@@ -1,4 +1,4 @@
-"""gRPC as a transport. The only file of the library that imports grpc.
+"""gRPC as a transport. Beside `connection.py`, which makes channels, the only file of the library that imports grpc.
 
 Both transports use grpc's blocking channel, the asynchronous one through the callbacks of its futures. `grpc.aio` is
 not used on this side: when a server refuses an upload early, its stub may replace the server's status by INTERNAL,

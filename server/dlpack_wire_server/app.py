@@ -145,7 +145,7 @@ class Server:
         metrics = Metrics()
         metrics.watch("store_bytes", "Bytes of all images in the store.", lambda: store.budget.used)
         metrics.watch("store_limit_bytes", "Most bytes of all images.", lambda: store.budget.limit)
-        metrics.watch("unfinished_uploads", "UnfinishedPuts that can be resumed.", lambda: len(self._unfinished))
+        metrics.watch("unfinished_uploads", "Unfinished puts that can be resumed.", lambda: len(self._unfinished))
         metrics.watch("subscribers", "Subscriptions that are open.", lambda: len(hub.subscriptions))
         metrics.watch("topics", "Topics that frames were published on.", lambda: hub.topic_count)
         metrics.watch("topic_bytes", "Bytes of all frames that are kept.", lambda: hub.budget.used)

@@ -1,4 +1,4 @@
-"""UnfinishedPuts in progress: whose they are, how far they have come, and how long they are kept."""
+"""Unfinished puts: whose they are, how far they have come, and how long they are kept."""
 
 from __future__ import annotations
 
