@@ -31,7 +31,7 @@ class WireError(Exception):
         path: The file concerned, or None.
         tensor: Name of the tensor concerned, or None.
         topic: Topic concerned, or None.
-        field: Name of the header field concerned, or None.
+        field: Name of the field or argument concerned, or None.
         offset: Byte position in the message or file, or None.
     """
 
@@ -108,7 +108,7 @@ class UnsupportedTensorError(EncodeError, BufferError):
 
 
 class DecodeError(WireError, ValueError):
-    """The input breaks a rule of the contract in proto/README.md."""
+    """The input is malformed or damaged, by the rules of proto/README.md or of the foreign format that it is in."""
 
 
 class TruncatedError(DecodeError):
@@ -129,8 +129,8 @@ class ChecksumError(DecodeError):
     """Bytes do not match their checksum: they were damaged after they were written.
 
     Attributes:
-        expected: XXH3-64 that was stored.
-        actual: XXH3-64 of the bytes that are there.
+        expected: Stored checksum: XXH3-64, or CRC-32 in zip and MCAP files.
+        actual: The same of the bytes that are there.
     """
 
     def __init__(self, message: str, *, expected: int, actual: int, **where: Any) -> None:
@@ -154,10 +154,10 @@ class LimitError(DecodeError):
 
 
 class UnsupportedVersionError(DecodeError):
-    """The input was written for another major version.
+    """The input needs another version of this package.
 
     Attributes:
-        found: Version of the input.
+        found: Version of the input, or number of the field that is unknown.
         supported: Version that this package reads.
     """
 

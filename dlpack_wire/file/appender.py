@@ -49,7 +49,7 @@ class FileAppender(RecordWriter):
 
     Tensors that `flush` returned for stay, whatever happens to this process. Readers that have the file open are not
     disturbed; those that open it see the last generation that was flushed. A name that is written again denotes the
-    new tensor. One process appends at a time; its lock dies with it.
+    new tensor. One process appends at a time; its lock is released when it ends.
 
     Attributes:
         metadata: User metadata of the file; changes are written with the next generation.
@@ -126,7 +126,7 @@ class FileAppender(RecordWriter):
 
         Raises:
             KeyError: The file has no such name.
-            EncodeError: The name is empty: a removal must have one. Save another tensor in the place of an only one.
+            EncodeError: The name is empty, which cannot be removed. Save another tensor instead.
             ValueError: The file is closed.
         """
         names = names_block(name)
@@ -205,7 +205,7 @@ class FileAppender(RecordWriter):
         self._levels = [*kept, _Level(written, sum(map(len, lines)), lines, metadata)]
 
     def _metadata_since(self, kept: Sequence[_Level]) -> dict[str, Value] | None:
-        """Return the metadata that those links lack; None if they state a key that was removed."""
+        """Return the metadata that the kept links lack; None if they have a key that was removed."""
         before: dict[str, Value] = {}
         for level in kept:
             before.update(level.metadata)
@@ -271,7 +271,7 @@ def live_lines(lines: Sequence[bytes], *, complete: bool = True) -> list[bytes]:
 
     Args:
         lines: Lines in writing order.
-        complete: True if the lines are all there are: then lines of removals have done their work, and go too.
+        complete: True if `lines` holds every line of the file; lines of removals are then dropped too.
     """
     taken: set[str] = set()
     live: list[bytes] = []

@@ -44,7 +44,7 @@ class _Records:
     """The records of a file, as its indexes must describe them.
 
     Attributes:
-        claimed: Every name and the position of the last record that claims it.
+        claimed: Position of the last record of every name, without names that were removed.
     """
 
     def __init__(self, source: Storage, listed: dict[int, bytes]) -> None:

@@ -24,7 +24,7 @@ _GAP_BYTES = 64 * 1024
 """Pieces closer than this are fetched as one: 64 KiB travel in the time that another fetch takes to begin."""
 
 _MOST_PIECES = 4096
-"""A selection of more pieces is fetched from its first byte to its last: each piece costs a call."""
+"""Above this many pieces the whole span is fetched at once, because each piece costs a call."""
 
 
 class LazyTensor(Tensor):
@@ -132,7 +132,7 @@ class LazyTensor(Tensor):
             raise
 
     def _check(self, payload: memoryview, begin: int, end: int) -> None:
-        """Check the blocks that [begin, end) of a payload in memory touches, once each; none if none is to be."""
+        """Check the blocks that [begin, end) of a payload in memory touches, unless they were, or none is to be."""
         if self._checked is None:
             return
         numbers = [n for n in range(begin // BLOCK_BYTES, block_count(end)) if n not in self._checked]

@@ -62,7 +62,7 @@ class RecordPlan(NamedTuple):
 def plan_record(header: Header, names_bytes: int, offset: int, alignment: int) -> RecordPlan:
     """Plan a record that begins at a position that is `offset` modulo `alignment`.
 
-    The padding is the smallest that brings the payload to a multiple of `alignment`; each size is tried, because
+    The padding is the smallest that brings the payload to a multiple of `alignment`; it is found by trying, because
     padding changes the lengths written before it.
     """
     fields = writing.header_fields(header)
@@ -80,9 +80,9 @@ def plan_record(header: Header, names_bytes: int, offset: int, alignment: int) -
     if header.payload_bytes:
         size = 0
         while (offset + prefix_bytes(len(padding))) % alignment:
-            # Try sizes upwards. The padding field costs its own tag and length, 2 bytes, and may make 3 lengths around
-            # it a byte longer, so a padding smaller than the gap less 5 bytes cannot fit: start there. Serializers do
-            # not write an empty padding field, so 1 is the least.
+            # Try sizes upwards. The padding field adds a tag and a length, 2 bytes, and may lengthen that length and
+            # the two around it by a byte each, so a padding smaller than the gap less 5 bytes cannot fit: start there.
+            # Serializers do not write an empty padding field, so 1 is the least.
             size = size + 1 if size else max((-offset - prefix_bytes(0)) % alignment - 5, 1)
             padding = writing.padding_field(size)
         assert len(padding) < 4 * alignment

@@ -231,8 +231,8 @@ class FileWriter(RecordWriter):
     """A new tensor file being written: `f["w"] = x`, or `write` with more to say.
 
     Nothing is published before `close`; an exception inside the `with` block publishes nothing. One tensor is held at a
-    time, so the file may be larger than memory. The header of every tensor needs its checksum, so large payloads
-    are hashed while they are written.
+    time, so the file may be larger than memory. A path is written in one pass: payloads are hashed
+    while they are written. For a stream each payload is hashed first.
 
     Attributes:
         metadata: User metadata of the file; may be changed until `close`.

@@ -324,7 +324,7 @@ def _check_wire_type(field: Field, wire_type: int) -> None:
 
 
 def write(path: str, content: Content, durable: bool) -> None:
-    """Write a model that consists of initializers alone; if they do not fit a message, their data goes beside it."""
+    """Write a model that consists of initializers alone; from about 1 GiB on, their data is a second file."""
     metadata = text_metadata(content.metadata, "onnx")
     names = [item.name for item in content.items]
     if "" in names:

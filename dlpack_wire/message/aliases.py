@@ -23,7 +23,7 @@ def is_tensor(x: Any) -> bool:
 
 
 def stored_once(tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any, list[str]]]:
-    """Yield (name, tensor, further names) of each tensor of a mapping; equal ones once, under the first name."""
+    """Yield (name, tensor, further names) of each tensor of a mapping; those that share memory and layout once."""
     stored = tied(tensors)
     for name, tensor in tensors.items():
         if stored is None:

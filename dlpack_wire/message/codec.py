@@ -113,7 +113,7 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
         verify: Compare the payload's checksum, if the message has one.
 
     Returns:
-        A tensor in host memory, in this machine's byte order, aligned to 16 bytes or its element's lane.
+        A tensor in host memory, in this machine's byte order, aligned to its lane's width, at most 16 bytes.
 
     Raises:
         TruncatedError: The buffer ends before the message does.

@@ -65,7 +65,7 @@ def encode_name(name: str, *, allow_empty: bool = False) -> bytes:
     except UnicodeEncodeError as error:
         raise EncodeError(f"{name!r} is not valid Unicode: {error.reason}", field="name") from None
     if not encoded and not allow_empty:
-        raise EncodeError("is empty, as only the name of a file's only tensor may be", field="name")
+        raise EncodeError("must not be empty, except for a file's only tensor", field="name")
     if len(encoded) > MAX_NAME_BYTES or b"\0" in encoded:
         _refuse_name(encoded, EncodeError)
     return encoded

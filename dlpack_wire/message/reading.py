@@ -63,7 +63,7 @@ class Parsed(NamedTuple):
 
 
 def read(buffer: Buffer, pos: int, end: int) -> Parsed:
-    """Read a serialized `DLTensor` in `buffer[pos:end]`, in any field order, as every standard parser would.
+    """Read a serialized `DLTensor` in `buffer[pos:end]`, in any field order; stricter than protobuf, see `wire`.
 
     The payload may be missing, whatever the header says: its positions are then `end`, as is that of a missing sum.
 
@@ -260,7 +260,7 @@ def refuse_critical(number: int, offset: int | None = None) -> None:
         UnsupportedVersionError: Always.
     """
     raise UnsupportedVersionError(
-        f"field {number} changes the meaning of what it stands in, and this version does not know it",
+        f"field {number} is unknown and must not be ignored: a newer version is needed",
         found=number,
         supported="revision 2 of the contract",
         offset=offset,

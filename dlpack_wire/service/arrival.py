@@ -132,7 +132,7 @@ class Arrival:
             )
         if not size or end > header.payload_bytes:
             left = header.payload_bytes - self.offset
-            raise OutOfOrderError(f"{size} bytes where 1 to {left} are left", field="chunk")
+            raise OutOfOrderError(f"a chunk of {size} bytes; expected 1 to {left}", field="chunk")
         if size % BLOCK_BYTES and not last:
             raise DecodeError(f"{size} bytes are not whole blocks of {BLOCK_BYTES}", field="chunk")
         if len(chunk.sums) != block_count(size) * SUM_BYTES:
@@ -154,7 +154,7 @@ class Arrival:
             self._step_over_whole()
 
     def end(self) -> None:
-        """Take the sender's word that this was all.
+        """Take the sender's end marker.
 
         Raises:
             IncompleteError: Something is missing.

@@ -44,7 +44,8 @@ class Client:
     """The objects and topics of a tensor server. May be used by several threads; not by a child process after a fork.
 
     Every operation raises `RemoteError` with the server's status, `ValueError` after `close`, and `RuntimeError` in a
-    forked child. After a lost connection the operation goes on where it was, if the server comes back within seconds.
+    forked child. After a lost connection `put`, `get`, `stat` and `list` try again for a few seconds;
+    `delete` and `server_info` do not.
     """
 
     def __init__(
@@ -97,7 +98,8 @@ class Client:
 
         Raises:
             EncodeError: A tensor or name cannot go on the wire.
-            RemoteError: The server refused, or was lost. The name then keeps its old value.
+            RemoteError: The server refused, and the name keeps its old value; or the connection was lost, and it is
+                unknown whether the put took effect.
 
         Memory:
             No copy of a dense payload beyond the chunk being sent. Holds `x` during the call.
@@ -320,7 +322,7 @@ class Publisher:
 
     @property
     def subscriber_count(self) -> int:
-        """Number of subscribers that will get the frame that was sent last."""
+        """Number of subscribers that the frame sent last was queued for."""
         return self._publishing.subscriber_count
 
     def __repr__(self) -> str:

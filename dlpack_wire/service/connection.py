@@ -1,4 +1,4 @@
-"""The way to a server: its address, credentials and time limit, and the process that may use it."""
+"""A connection to a server: its address, credentials and time limit, and the process that may use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .operations import Operations
 
 
 class Tls(NamedTuple):
-    """How to speak TLS.
+    """TLS settings of a client.
 
     Attributes:
         ca: PEM file of the authorities to trust; None: the system's.
@@ -28,7 +28,7 @@ class Tls(NamedTuple):
 
 
 class Connection:
-    """What a client has of a server.
+    """A client's connection to one server.
 
     Attributes:
         address: The server's address, as it was given.

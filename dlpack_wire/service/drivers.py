@@ -61,7 +61,7 @@ class Driver:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._stream: Stream | None = None
-        self._stream_ends = False  # the call has a deadline of its own: its responses need none
+        self._stream_ends = False  # True if the open call has its own deadline
         self._stopped = threading.Event()
 
     def run(self, script: Script[_T], timeout: float | None) -> _T:
@@ -144,14 +144,14 @@ class AsyncDriver:
     """Runs scripts in an event loop. A stream that a script leaves open stays open for the next script.
 
     Attributes:
-        unclaimed: Results of scripts that ended in the very moment when waiting for them was cancelled.
+        unclaimed: Results of scripts that ended just as their caller was cancelled.
     """
 
     def __init__(self, transport: AsyncTransport) -> None:
         self.unclaimed: list[Any] = []
         self._transport = transport
         self._stream: AsyncStream | None = None
-        self._stream_ends = False  # the call has a deadline of its own: its responses need none
+        self._stream_ends = False  # True if the open call has its own deadline
 
     async def run(self, script: Script[_T], timeout: float | None) -> _T:
         """Run a script to its end; see `Driver.run`. When cancelled, the script may still send a farewell."""

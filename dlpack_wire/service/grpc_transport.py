@@ -1,4 +1,4 @@
-"""gRPC as a transport. Beside `connection.py`, which makes channels, the only file of the library that imports grpc.
+"""gRPC as a transport. Only this module and `connection.py`, for its TLS credentials, import grpc.
 
 Both transports use grpc's blocking channel, the asynchronous one through the callbacks of its futures. `grpc.aio` is
 not used on this side: when a server refuses an upload early, its stub may replace the server's status by INTERNAL,
@@ -23,8 +23,7 @@ from .drivers import FAREWELL_S, Clock, cancelled
 SERVICE = tensor_service_pb2.DESCRIPTOR.services_by_name["TensorService"]
 
 KEEPALIVE_OPTIONS: list[tuple[str, int]] = [
-    # A peer that is gone without a word is noticed after 40 s: fewer pings than a phone network's idle timeout needs,
-    # and the server allows one every 10 s.
+    # A peer that vanished is noticed after 30 + 10 s. The server permits a ping every 10 s.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # newer versions of gRPC go by this one

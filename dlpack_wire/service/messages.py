@@ -39,7 +39,7 @@ MAX_METADATA_BYTES = 1 << 20
 """Most bytes of an object's metadata: leaves room for the rest of a message."""
 
 QUICK_BYTES = 64 << 10
-"""Messages with fewer bytes, a payload apart, are parsed in no time."""
+"""Messages with fewer bytes beside a payload are cheap to parse."""
 
 _FEW_FIELDS = 32
 
@@ -211,7 +211,7 @@ def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tup
 
 
 def parses_quickly(serialized: Buffer, depth: int) -> bool:
-    """Return True if all but a few bytes of a message are one payload, which takes no time to parse.
+    """Return True if a message is cheap to parse: it has few bytes beside one payload.
 
     Args:
         serialized: The message.

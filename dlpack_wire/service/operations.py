@@ -32,7 +32,7 @@ class ServerInfo(NamedTuple):
         version: Of the server program.
         instance_id: 32 hex digits, new at each start of the server.
         inline_payload_bytes: Most payload bytes of an object that travels in one message.
-        max_chunk_bytes: Largest piece of a payload it takes.
+        max_chunk_bytes: Largest chunk to send: the smaller of its limit and ours.
         max_object_bytes: Most payload bytes of an object; 0: no limit but the store's.
         max_tensor_count: Most tensors of an object.
         upload_retention_ns: How long it keeps an interrupted put.
@@ -76,7 +76,7 @@ class ObjectInfo(NamedTuple):
 
 
 class Patience:
-    """The tries that an operation has after a lost connection: a few in a row without any progress."""
+    """Retry policy after a lost connection: five tries with growing delays, counted anew after progress."""
 
     _DELAYS = (0.05, 0.2, 0.5, 1.0, 2.0)
 

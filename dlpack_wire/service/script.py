@@ -72,7 +72,7 @@ class Pause(NamedTuple):
 
 
 class RestartClock(NamedTuple):
-    """Let the script's time begin anew: what follows is an operation of its own."""
+    """Reset the deadline: what follows counts as an operation of its own."""
 
 
 class Notify(NamedTuple):

@@ -37,7 +37,7 @@ def storage_key(x: Any) -> int:
 
 
 def memory_key(x: Any) -> Hashable:
-    """Return equal keys for two living torch tensors if and only if they are the same memory; None where not known."""
+    """Return a key that living torch tensors of one address, shape, strides and dtype share; None if not known."""
     if not _has_memory(x) or not x.numel():
         return None
     return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype
@@ -99,7 +99,7 @@ def _check_torch_dtype(dtype: Any) -> bool:
     if meant.bits < 8 and meant.lanes == 1:
         # torch exports them as plain 8-bit integers, and says nothing of how many values a byte holds.
         raise UnsupportedTensorError(
-            f"torch.{name} is a shell without a stated packing; view the bytes as torch.uint8", field="dtype"
+            f"torch.{name} does not say how its values are packed; view the bytes as torch.uint8", field="dtype"
         )
     is_complex = _TORCH_DTYPES[dtype] = meant.code == COMPLEX
     return is_complex

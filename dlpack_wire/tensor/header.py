@@ -80,7 +80,7 @@ def checked(
         DecodeError: They break a rule of the contract.
     """
     if flags & ~_KNOWN_FLAGS:
-        raise DecodeError(f"{flags}: a bit other than 1, 2 and 4 may change what the payload means", field="flags")
+        raise DecodeError(f"{flags}: only the bits 1, 2 and 4 are known", field="flags")
     padded = bool(flags & layout.FLAG_SUBBYTE_PADDED)
     size = layout.check_layout(dtype, shape, strides, byte_offset, padded=padded)
     if not 0 <= byte_order <= 2:

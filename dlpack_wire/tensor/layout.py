@@ -90,8 +90,8 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 def overlap(shape: Sequence[int], strides: Sequence[int]) -> str | None:
     """Return the reason why some index tuples could reach the same element, or None.
 
-    The test is exact enough for a contract: axes longer than 1 in order of |stride|, and each must step over
-    everything that those before it can reach. Zero strides fail it.
+    The test is sufficient, not exact: in order of |stride|, each axis longer than 1 must step over everything that
+    those before it can reach. Zero strides fail it, and so do some layouts without overlap.
     """
     reach = 0
     for stride, n in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1):
@@ -158,7 +158,7 @@ def check_layout(
             raise error(f"{tuple(shape)} with strides {tuple(strides)} spans 2^63 bytes or more", field="strides")
     if byte_offset != offset_needed:
         raise error(
-            f"element zero lies {offset_needed} bytes above the lowest byte touched, not {byte_offset}",
+            f"{byte_offset}, but these strides need {offset_needed}",
             field="byte_offset",
         )
     return needed

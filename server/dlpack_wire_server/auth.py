@@ -38,7 +38,7 @@ class Credentials(NamedTuple):
 
 
 class HasCredentials(Protocol):
-    """A call, as far as it tells who makes it. Asked only if that matters: reading them takes time."""
+    """A call that can give its caller's credentials. They are read only when needed, because that is slow."""
 
     @property
     def credentials(self) -> Credentials:
@@ -126,7 +126,7 @@ class Authorizer:
         return self.identify(*call.credentials)
 
     def still(self, call: HasCredentials) -> Caller | None:
-        """Return who makes a call that was let in before, by the tokens of now. Does not count as an attempt."""
+        """Return the caller of a running call by the present tokens, or None. Does not count as an attempt."""
         token, _, certified = call.credentials
         if self._path is None:
             return self._without_tokens(certified)

@@ -41,7 +41,7 @@ class Budget:
         """Reserve bytes.
 
         Raises:
-            Refusal: STORE_FULL: nothing stored is ever dropped to make room.
+            Refusal: STORE_FULL, if fewer bytes are free. Stored objects are never dropped.
         """
         with self._lock:
             self._apply_releases()

@@ -1,6 +1,6 @@
-"""What surrounds every call, whichever transport brings it: who may call, how many at once, statuses, and threads.
+"""What all calls have in common: authentication, limits, statuses and threads.
 
-A transport hands a call over as a `Call` and gets an `Answer`. It knows nothing of tensors, and nothing here knows it.
+A transport hands a call over as a `Call` and gets an `Answer`. Nothing here depends on the transport or on tensors.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CallLimits(NamedTuple):
     """How many calls one caller may run at the same time.
 
     Attributes:
-        calls: Brief ones; Publish has as many for itself.
+        calls: Calls other than Publish and Subscribe; and, counted apart, as many of Publish.
         subscriptions: Subscriptions.
     """
 

@@ -115,7 +115,7 @@ class DirectoryStore:
     def _connect(self) -> sqlite3.Connection:
         path = self._path / "index.sqlite"
         if not path.exists() and any(self._objects.iterdir()):
-            raise OSError(f"{self._objects} has files, but {path} is missing: nothing says what they are")
+            raise OSError(f"{self._objects} holds objects, but their index {path} is missing")
         index = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         index.execute("PRAGMA journal_mode=WAL")
         index.execute("PRAGMA synchronous=FULL")
@@ -284,7 +284,7 @@ class DirectoryStore:
                 self._open.popitem(last=False)
 
     def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
-        """Return the next objects in the order of their names, with metadata of 4 MiB at most."""
+        """Return the next objects in the order of their names, until their metadata takes over 4 MiB."""
         found: list[ObjectSummary] = []
         left_bytes = _PAGE_METADATA_BYTES
         begin = prefix.encode()

@@ -16,7 +16,7 @@ OVERHEAD_BYTES = 1024
 """Bytes that a frame takes beyond its payload, metadata and topic, about: Python objects and message heads."""
 
 JOINED_BYTES = 256 << 10
-"""A chunk that goes below this size with its frame's head is sent in the same message."""
+"""A frame's head and first chunk share a message if together they are not larger than this."""
 
 
 class KeptFrame:

@@ -157,7 +157,7 @@ class FrameQueue:
         self._tell_dropped(1)
 
     def shed(self) -> bool:
-        """Give up the older half of the queue, because memory is short; return True if there was any."""
+        """Free memory: drop the older half of the queue, or end a RELIABLE subscription; True if there were frames."""
         count = (len(self._queue) + 1) // 2
         if count and self._reliable:
             self.fail("SUBSCRIBER_TOO_SLOW", f"{len(self._queue)} frames are queued, and memory for frames is full")
@@ -177,8 +177,8 @@ class FrameQueue:
         Args:
             reason: Reason of the refusal.
             text: Its text.
-            at_once: Cut short the message being sent, which the refusal then cannot follow. Otherwise that is done if
-                the message is not taken soon.
+            at_once: Abort the message being sent, so that the client does not get the refusal. Otherwise it is aborted
+                only if the client does not read it soon.
         """
         if self._failure is None:
             self._failure = reason, text
@@ -208,7 +208,7 @@ class FrameQueue:
     async def next(self) -> tuple[KeptFrame | None, int]:
         """Wait for the next frame; returns it and how many of its topic were dropped right before it.
 
-        Once, instead of a frame, None: what follows is from after the subscription.
+        The frame is None once, after the retained frames: those that follow were published after the subscription.
 
         Raises:
             Refusal: The subscription has ended.

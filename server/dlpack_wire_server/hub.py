@@ -117,11 +117,13 @@ class Hub:
     async def reserve(self, intake: Intake, size: int, owner: str) -> None:
         """Reserve bytes for a frame that is arriving.
 
-        Frees memory in this order: (1) the retained frame of the same topic; (2) frames queued for subscribers that are
-        behind; (3) other retained frames; (4) subscriptions whose client has stopped reading.
+        Frees memory in this order: (1) the retained frame of the same topic; (2) the older half of every queue, and
+        RELIABLE subscriptions that have frames queued; (3) other retained frames; (4) subscriptions whose client has
+        stopped reading.
 
         Raises:
-            Refusal: STORE_FULL, or TOO_MANY_REQUESTS if a caller's unfinished frames take more than half of the space.
+            Refusal: STORE_FULL, or TOO_MANY_REQUESTS if a caller has several unfinished frames that would
+                together exceed half of the budget.
         """
         incoming = self._incoming[owner] + size
         if incoming > self.budget.limit // 2 and incoming > intake.size + size:
@@ -204,7 +206,7 @@ class Hub:
         """Forget the topic that was published on longest ago and that nobody subscribes to."""
         for name, topic in self._topics.items():
             if next(self._wanting(name), None) is None:
-                # A number given out twice would hide a frame from who saw the first one.
+                # Sequences must not repeat: a subscriber would take the second frame for one that it has seen.
                 self._forgotten_sequence = max(self._forgotten_sequence, topic.sequence)
                 del self._topics[name]
                 return

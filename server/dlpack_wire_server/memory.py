@@ -27,10 +27,10 @@ from .objects import (
 )
 
 SMALL_BYTES = 64 << 10
-"""Objects with fewer payload bytes are plain bytes: a descriptor for each would end at the limit of open files."""
+"""Objects with fewer payload bytes are plain bytes: a memfd for each would exhaust the file descriptors."""
 
 _OVERHEAD_BYTES = 512
-"""What an object takes beyond its bytes, and each tensor again, about."""
+"""Approximate overhead of an object in bytes, and of each tensor in it."""
 
 
 class MemoryStore:

@@ -15,7 +15,7 @@ _PREFIX = "dlpack_wire_"
 
 
 class Metrics(Collector):
-    """The counters of one server, kept in its event loop as plain numbers: the library's take a lock each.
+    """The counters of one server, kept as plain numbers, because those of the library take a lock for each update.
 
     Attributes:
         received_bytes: Payload bytes that came in.

@@ -220,7 +220,8 @@ def check_generation(name: str, wanted: int | None, present: int) -> None:
     """Refuse a precondition that does not hold."""
     if wanted is not None and wanted != present:
         held = f"is at generation {present}" if present else "does not exist"
-        raise Refusal("GENERATION_MISMATCH", f"{name!r} {held}, not at {wanted or 'none'}")
+        expected = f"generation {wanted}" if wanted else "no object"
+        raise Refusal("GENERATION_MISMATCH", f"{name!r} {held}; expected {expected}")
 
 
 def not_found(name: str) -> Refusal:

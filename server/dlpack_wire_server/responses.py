@@ -25,7 +25,7 @@ from .slices import part
 from .status import Refusal
 
 PAGE_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
-"""Most bytes of a page, its last entry apart."""
+"""Most bytes of a page. A first entry larger than this is sent alone."""
 
 
 def object_field(number: int, info: ObjectSummary) -> bytes:

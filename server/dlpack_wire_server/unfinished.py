@@ -125,7 +125,7 @@ class UnfinishedPuts:
         return upload
 
     def find(self, key: bytes) -> UnfinishedPut | None:
-        """Return an upload of which all headers have come."""
+        """Return the upload of this key, or None if it is unknown or its headers are incomplete."""
         self.expire()
         upload = self._uploads.get(key)
         return upload if upload is not None and upload.draft is not None else None
