@@ -40,7 +40,7 @@ from ..message.wire import (
     varint,
     varint_size,
 )
-from ..tensor.checksum import SUM_BYTES, block_count, check_sum, total, xxh3
+from ..tensor.checksum import EMPTY, SUM_BYTES, block_count, check_sum, total, xxh3
 from ..tensor.header import Header
 from ..tensor.memory import Buffer
 from . import tags
@@ -58,6 +58,7 @@ UNSUMMED_BYTES = 2 * SUM_FIELD_BYTES
 
 _ENTRY_TAG, _HEADER_TAG = byte(tags.ENTRY), byte(tags.ENTRY_HEADER)
 _SUMS_TAG = byte(tags.BLOCK_SUMS)
+_EMPTY_SUM = EMPTY.to_bytes(SUM_BYTES, "little")
 _BASE_OFFSET_TAG, _BASE_SUM_TAG = byte(tags.BASE_OFFSET), byte(tags.BASE_SUM)
 _INDEX_OFFSET_TAG, _INDEX_SUM_TAG = byte(tags.INDEX_OFFSET), byte(tags.INDEX_SUM)
 _TRAILER = struct.Struct("<BQBQ9s")
@@ -125,12 +126,14 @@ def entry_bytes(names: bytes, header: Header, sums: bytes, record_offset: int, d
         data_offset: Position of the payload.
     """
     tag, fields = _header_field(header)
-    listed = length_delimited(tags.BLOCK_SUMS >> 3, sums) if len(sums) > SUM_BYTES else b""
+    if len(sums) > SUM_BYTES:
+        listed, data_sum = length_delimited(tags.BLOCK_SUMS >> 3, sums), total(sums).to_bytes(SUM_BYTES, "little")
+    else:
+        listed, data_sum = b"", sums or _EMPTY_SUM  # of one block it is the block's own
     size = len(names) + len(tag) + len(fields) + SUM_BYTES + len(listed) + _OFFSETS_BYTES
     offsets = _OFFSETS.pack(
         tags.RECORD_OFFSET, record_offset, tags.DATA_OFFSET, data_offset, tags.DATA_BYTES, header.payload_bytes
     )
-    data_sum = total(sums).to_bytes(SUM_BYTES, "little")
     return b"".join((_ENTRY_TAG, varint(size), names, tag, fields, data_sum, listed, offsets))
 
 

@@ -12,9 +12,9 @@ from numpy.lib.stride_tricks import as_strided
 from ..errors import DecodeError
 from ..message.names import split_names
 from ..tensor import layout
-from ..tensor.checksum import BLOCK_BYTES, block_count, check_blocks, check_values
+from ..tensor.checksum import BLOCK_BYTES, block_count, check_blocks, check_values, sums_in
 from ..tensor.header import Header
-from ..tensor.memory import unreserved
+from ..tensor.memory import Buffer, unreserved
 from ..tensor.tensor import Tensor, from_payload, is_foreign, select
 from .storage import FetchedBytes, Storage
 
@@ -138,9 +138,14 @@ class LazyTensor(Tensor):
         numbers = [n for n in range(begin // BLOCK_BYTES, block_count(end)) if n not in self._checked]
         for first, last in _runs(numbers):
             blocks = payload[first * BLOCK_BYTES : (last + 1) * BLOCK_BYTES]
-            check_blocks(self._sums, first, blocks)
-            check_values(self._header, first * BLOCK_BYTES, blocks)
+            self._compare(first * BLOCK_BYTES, blocks)
         self._checked.update(numbers)
+
+    def _compare(self, begin: int, blocks: Buffer) -> None:
+        """Compare whole blocks, which begin there, with their sums, and check their values."""
+        count = block_count(self._header.payload_bytes)
+        check_blocks(sums_in(self._sums, begin, len(blocks)), begin // BLOCK_BYTES, count, blocks)
+        check_values(self._header, begin, blocks)
 
     def _fetch(self, source: FetchedBytes, part: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
         """Fetch the elements of `part`, whose first one lies at `first` of the payload."""
@@ -161,8 +166,7 @@ class LazyTensor(Tensor):
             into = memory[begin - base : end - base]
             source.fetch(into, self._begin + begin)
             if self._checked is not None:
-                check_blocks(self._sums, begin // BLOCK_BYTES, into)
-                check_values(self._header, begin, into)
+                self._compare(begin, into)
         view: np.ndarray[Any, Any] = np.ndarray(part.shape, element, memory, first - base, part.strides)
         # A copy gives back the pages between the elements, and is aligned for every consumer.
         return np.array(view, order="K")

@@ -14,7 +14,7 @@ from ..message import reading, writing
 from ..message import tags as message_tags
 from ..message.names import MAX_RECORD_BYTES
 from ..message.reading import refuse_critical
-from ..message.tags import SUM_FIELD_BYTES, byte
+from ..message.tags import RECORD_CRITICAL_NUMBERS, SUM_FIELD_BYTES, byte
 from ..message.wire import FIXED64, LEN, read_field, read_minimal_varint, varint, varint_size
 from ..tensor.checksum import check_sum, xxh3
 from ..tensor.header import Header
@@ -167,7 +167,7 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
         last = number
         if number == _TENSOR_NUMBER:
             break
-        if number in tags.RECORD_CRITICAL:
+        if number in RECORD_CRITICAL_NUMBERS:
             refuse_critical(number, origin + pos)
         field = read_field(buffer, pos, min(end, limit))
         if number <= tags.NAMES_END:

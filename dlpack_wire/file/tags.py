@@ -40,8 +40,5 @@ RECORD_OFFSET = tag(_ENTRY, "record_offset")
 DATA_OFFSET = tag(_ENTRY, "data_offset")
 DATA_BYTES = tag(_ENTRY, "data_bytes")
 
-RECORD_CRITICAL = range(4, 9)
-"""Reserved fields of a record that a reader must understand or refuse; 9 to 13 may be ignored."""
-
 ENTRY_CRITICAL = range(6, 9)
 """Reserved fields of an entry that a reader must understand or refuse; 9 to 12 may be ignored."""

@@ -67,5 +67,8 @@ DATA = tag(_TENSOR, "data")
 CRITICAL_NUMBERS = (10, 11)
 """Reserved header fields that a reader must understand or refuse; 12 and 13 may be ignored."""
 
+RECORD_CRITICAL_NUMBERS = range(4, 9)
+"""The same of a record, in a file and in the service; 9 to 13 may be ignored."""
+
 SUM_FIELD_BYTES = 9
 """Size of a field that holds a sum: its tag, and 8 bytes."""

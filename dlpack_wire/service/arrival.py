@@ -139,10 +139,10 @@ class Arrival:
             raise DecodeError(f"{len(chunk.sums)} bytes of sums for {block_count(size)} blocks", field="block_sums")
         name = self.records[self.tensor_index].names[0]
         try:
-            sums = bytes(self._sums) + chunk.sums
-            check_blocks(sums, self.offset // BLOCK_BYTES, chunk.data)
+            count = block_count(header.payload_bytes)
+            check_blocks(chunk.sums, self.offset // BLOCK_BYTES, count, chunk.data)
             if last and header.checksum is not None:
-                check_sum(header.checksum, total(sums), "payload")
+                check_sum(header.checksum, total(bytes(self._sums) + chunk.sums), "payload")
             check_values(header, self.offset, chunk.data)
         except DecodeError as error:
             error.at(tensor=name, offset=self.offset)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from ..errors import RemoteError
 from ..message.names import Metadata
 from ..tensor.tensor import Tensor
-from .connection import Connection, Tls
+from .connection import Connected, Connection, Tls
 from .drivers import AsyncDriver
 from .grpc_transport import AsyncGrpcTransport
 from .operations import ObjectInfo, ServerInfo
@@ -21,7 +21,7 @@ from .upload import Progress
 _T = TypeVar("_T")
 
 
-class AsyncClient:
+class AsyncClient(Connected):
     """The objects and topics of a tensor server, for asyncio. Operations may run at the same time.
 
     Arguments, results and errors of each method are those of `Client`'s. A cancelled operation ends its call, and what
@@ -44,29 +44,11 @@ class AsyncClient:
             token: As for `connect`.
             tls: As for `connect`.
             timeout: As for `connect`.
-            max_operations: Most operations at the same time; further ones wait. A get takes a thread while it runs.
+            max_operations: Most operations at the same time; further ones wait.
         """
         self._connection = Connection(address, token=token, tls=tls, timeout=timeout)
         self._transport = AsyncGrpcTransport(self._connection.transport)
         self._free = asyncio.Semaphore(max_operations)
-
-    @property
-    def address(self) -> str:
-        """The server's address, as it was given."""
-        return self._connection.address
-
-    @property
-    def timeout(self) -> float | None:
-        """Most seconds that one operation may take, or None."""
-        return self._connection.timeout
-
-    @property
-    def closed(self) -> bool:
-        """True after `close`."""
-        return self._connection.closed
-
-    def __repr__(self) -> str:
-        return f"<AsyncClient of {self._connection!r}>"
 
     async def put(
         self,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from ..errors import RemoteError
 from ..message.names import Metadata
 from ..tensor.tensor import Tensor
-from .connection import Connection, Tls
+from .connection import Connected, Connection, Tls
 from .drivers import Driver
 from .operations import ObjectInfo, ServerInfo
 from .script import Script
@@ -40,7 +40,7 @@ def connect(address: str, *, token: str | None = None, tls: Tls | None = None, t
     return Client(address, token=token, tls=tls, timeout=timeout)
 
 
-class Client:
+class Client(Connected):
     """The objects and topics of a tensor server. May be used by several threads; not by a child process after a fork.
 
     Every operation raises `RemoteError` with the server's status, `ValueError` after `close`, and `RuntimeError` in a
@@ -53,24 +53,6 @@ class Client:
     ) -> None:
         """See `connect`."""
         self._connection = Connection(address, token=token, tls=tls, timeout=timeout)
-
-    @property
-    def address(self) -> str:
-        """The server's address, as it was given."""
-        return self._connection.address
-
-    @property
-    def timeout(self) -> float | None:
-        """Most seconds that one operation may take, or None."""
-        return self._connection.timeout
-
-    @property
-    def closed(self) -> bool:
-        """True after `close`."""
-        return self._connection.closed
-
-    def __repr__(self) -> str:
-        return f"<Client of {self._connection!r}>"
 
     # --- objects ------------------------------------------------------------------------------------------------------
 

@@ -124,3 +124,27 @@ def _read(path: str | None) -> bytes | None:
         return None
     with open(path, "rb") as f:
         return f.read()
+
+
+class Connected:
+    """The part of a client, blocking or not, that tells of its connection."""
+
+    _connection: Connection
+
+    @property
+    def address(self) -> str:
+        """The server's address, as it was given."""
+        return self._connection.address
+
+    @property
+    def timeout(self) -> float | None:
+        """Most seconds that one operation may take, or None."""
+        return self._connection.timeout
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return self._connection.closed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._connection!r}>"

@@ -22,7 +22,7 @@ LONG_STEP_BYTES = 256 << 10
 about 0.2 ms, handing it to a thread and back about 0.1 ms."""
 
 FAREWELL_S = 2.0
-"""How long `close` waits for calls whose answers matter to nobody: a few round trips on a slow network."""
+"""Seconds that `close` waits for calls whose answers are not used: a few round trips on a slow network."""
 
 
 class Clock:

@@ -19,6 +19,7 @@ import grpc
 from ..errors import NotFoundError, RemoteError
 from ..v1 import tensor_service_pb2
 from .drivers import FAREWELL_S, Clock, cancelled
+from .transport import REASON_KEY
 
 SERVICE = tensor_service_pb2.DESCRIPTOR.services_by_name["TensorService"]
 
@@ -40,18 +41,16 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
 ]
 
 LOOKAHEAD_BYTES = 8 << 20
-"""How much of a stream may come before it is asked for: several chunks, so that the network is never idle."""
+"""Bytes of a stream to receive ahead of its reader: several chunks, so that the network stays busy."""
 
 FRAMES_LOOKAHEAD_BYTES = 64 << 10
-"""The same for subscriptions: what is on its way to a slow subscriber cannot be dropped any more."""
-
-REASON_KEY = "dlpack-wire-reason"
+"""The same for subscriptions, small because a frame that was received ahead cannot be dropped any more."""
 
 _OUTBOX_MESSAGES = 2
 """Requests that wait to be sent: one being sent and one ready."""
 
 _OUTBOX_LOOK_S = 0.1
-"""How often a full outbox is looked at for a call that has ended."""
+"""Seconds between checks, while the outbox is full, whether the call has ended."""
 
 _KINDS = {
     (False, False): "unary_unary",

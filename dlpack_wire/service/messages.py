@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from ..errors import DecodeError, LimitError
 from ..message import reading, writing
 from ..message.names import MAX_NAMES_BYTES, Value, decode_name, decode_value, names_block, names_too_large
-from ..message.tags import byte, tag
+from ..message.tags import RECORD_CRITICAL_NUMBERS, byte, tag
 from ..message.wire import FIXED64, LEN, VARINT, length_delimited, read_field, read_varint, varint
 from ..tensor.checksum import BLOCK_BYTES, block_sums
 from ..tensor.header import Header
@@ -53,9 +53,6 @@ _SUMS_NUMBER = _CHUNK.fields_by_name["block_sums"].number
 _DATA_NUMBER = _CHUNK.fields_by_name["data"].number
 _CHUNK_TAG = byte(tag(_CHUNK, "data"))
 """Tag of a chunk's data, and of the chunk in its message: both are field 15."""
-
-_RECORD_CRITICAL = range(4, 9)
-"""Reserved fields of a record that a reader must understand or refuse."""
 
 _M = TypeVar("_M", bound=Message)
 
@@ -155,7 +152,7 @@ def chunks_of(source: Source, index: int, size: int, begin: int = 0) -> Iterator
         gathered += piece
         while len(gathered) >= BLOCK_BYTES:
             if offset >= begin:
-                block = bytes(gathered[:BLOCK_BYTES])
+                block = gathered[:BLOCK_BYTES]
                 yield Chunk(index, offset, block_sums(block), block)
             del gathered[:BLOCK_BYTES]
             offset += BLOCK_BYTES
@@ -380,7 +377,7 @@ def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, readin
     size = end - pos
     rest = Rest(buffer, pos)
     for number, wire_type, begin, content, after in walk_fields(buffer, pos, end):
-        if number in _RECORD_CRITICAL:
+        if number in RECORD_CRITICAL_NUMBERS:
             reading.refuse_critical(number, begin)
         if wire_type != LEN or number not in (1, 2, 15):
             continue

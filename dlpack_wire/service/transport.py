@@ -1,7 +1,7 @@
 """The interface between a client's operations and the network.
 
 An operation is a script (see `operations`). A driver runs a script and makes its calls through a transport. A second
-way to reach a server is another pair of classes with these methods; nothing else in this package has to know it.
+way to reach a server is another pair of classes with these methods, chosen by `connection.py` and `async_client.py`.
 
 Every method raises `RemoteError` for a status of the server and for a connection that cannot be made or is lost.
 Timeouts are in seconds; None waits for as long as the connection lives.
@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Protocol
+
+REASON_KEY = "dlpack-wire-reason"
+"""Trailing metadata in which a server states an `ErrorReason`."""
 
 
 class Stream(Protocol):

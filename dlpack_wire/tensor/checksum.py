@@ -35,6 +35,12 @@ EMPTY = xxh3(b"")
 """Sum of an empty payload."""
 
 
+def sums_in(sums: bytes, begin: int, size: int) -> bytes:
+    """Return the sums of the blocks in [begin, begin + size) of a payload, where `begin` is that of a block."""
+    first = begin // BLOCK_BYTES
+    return sums[first * SUM_BYTES : (first + block_count(size)) * SUM_BYTES]
+
+
 def block_count(size: int) -> int:
     """Return the number of blocks of a payload."""
     return -(-size // BLOCK_BYTES)
@@ -147,25 +153,24 @@ def check_block_sums(header: Header, expected: int, sums: bytes) -> None:
     check_sum(expected, total(sums), "list of block sums")
 
 
-def check_blocks(sums: bytes, first: int, blocks: Buffer) -> None:
+def check_blocks(sums: bytes, first: int, count: int, blocks: Buffer) -> None:
     """Compare whole blocks with their sums.
 
     Args:
-        sums: Sums of all blocks of the payload.
-        first: Number of the first block in `blocks`.
+        sums: Sums of these blocks, 8 bytes each.
+        first: Number of the first block in `blocks`, for the error.
+        count: Number of blocks of the payload, for the error.
         blocks: Bytes of consecutive blocks.
 
     Raises:
         ChecksumError: A block is damaged; the first one is named.
     """
     actual = block_sums(blocks)
-    begin = first * SUM_BYTES
-    if actual == sums[begin : begin + len(actual)]:
+    if actual == sums:
         return
     for at in range(0, len(actual), SUM_BYTES):
-        stored, computed = (s[o : o + SUM_BYTES] for s, o in ((sums, begin + at), (actual, at)))
+        stored, computed = sums[at : at + SUM_BYTES], actual[at : at + SUM_BYTES]
         number = first + at // SUM_BYTES
-        count = len(sums) // SUM_BYTES
         what = f"block {number} of {count} (bytes from {number * BLOCK_BYTES} on)" if count > 1 else "payload"
         check_sum(int.from_bytes(stored, "little"), int.from_bytes(computed, "little"), what)
 
@@ -185,7 +190,7 @@ def check_contents(header: Header, expected: int | None, payload: Buffer, sums: 
     """
     if expected is not None:
         if len(sums) > SUM_BYTES:
-            check_blocks(sums, 0, payload)
+            check_blocks(sums, 0, len(sums) // SUM_BYTES, payload)
         else:
             check_sum(expected, payload_sum(payload), "payload")
     check_values(header, 0, payload)

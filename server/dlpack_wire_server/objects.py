@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from dlpack_wire.file.plan import FilePlan
 from dlpack_wire.service.messages import Record
-from dlpack_wire.tensor.checksum import BLOCK_BYTES, SUM_BYTES, block_count, total
+from dlpack_wire.tensor.checksum import total
 from dlpack_wire.tensor.header import Header
 from dlpack_wire.tensor.memory import Buffer
 
@@ -54,11 +54,6 @@ class StoredRecord(NamedTuple):
     header: Header
     data_offset: int
     sums: bytes = b""
-
-    def sums_of(self, offset: int, size: int) -> bytes:
-        """Return the sums of the blocks in a piece of the payload that begins with a block."""
-        first = offset // BLOCK_BYTES
-        return self.sums[first * SUM_BYTES : (first + block_count(size)) * SUM_BYTES]
 
 
 class StoredObject:

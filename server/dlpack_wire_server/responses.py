@@ -16,7 +16,7 @@ from dlpack_wire.service.messages import (
     chunks_of,
     record_parts,
 )
-from dlpack_wire.tensor.checksum import BLOCK_BYTES, xxh3
+from dlpack_wire.tensor.checksum import BLOCK_BYTES, sums_in, xxh3
 from dlpack_wire.tensor.memory import Buffer
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
@@ -59,7 +59,7 @@ def _stored_chunks(
         payload = stored.payload(records[at])
         for offset in range(begin, len(payload), size):
             data = payload[offset : offset + size]
-            yield Chunk(at, offset, records[at].sums_of(offset, len(data)), data)
+            yield Chunk(at, offset, sums_in(records[at].sums, offset, len(data)), data)
         begin = 0
 
 
@@ -84,7 +84,7 @@ def fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> byt
         fits = len(payload) <= inline_bytes
         data = payload if fits else payload[: inline_bytes // BLOCK_BYTES * BLOCK_BYTES]
         if data and left_bytes >= 64:
-            head = chunk_parts(Chunk(index, 0, record.sums_of(0, len(data)), data))
+            head = chunk_parts(Chunk(index, 0, sums_in(record.sums, 0, len(data)), data))
             left_bytes -= len(head[0])
             inline_bytes -= len(data)
             chunks += head

@@ -9,12 +9,11 @@ import grpc
 
 from dlpack_wire.errors import ChecksumError, DecodeError, EncodeError
 from dlpack_wire.service.arrival import IncompleteError, OutOfOrderError
+from dlpack_wire.service.transport import REASON_KEY
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MAX_TEXT_BYTES = 1000
 """Most bytes of a status text. HTTP/2 peers take 8 KiB of trailers, and percent-encoding may triple the text."""
-
-REASON_KEY = "dlpack-wire-reason"
 
 CODES: dict[str, grpc.StatusCode] = {
     "INVALID_NAME": grpc.StatusCode.INVALID_ARGUMENT,
