@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from .service.client import Publisher as Publisher
     from .service.client import Subscription as Subscription
     from .service.client import connect as connect
-    from .service.connection import Tls as Tls
     from .service.operations import ObjectInfo as ObjectInfo
     from .service.operations import ServerInfo as ServerInfo
+    from .service.tls import Tls as Tls
     from .service.topics import Frame as Frame
     from .service.topics import Policy as Policy
     from .service.upload import Progress as Progress

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dlpack_wire_server.auth import Authorizer, Credentials
 from dlpack_wire_server.calls import CallerGoneError, CallLimits
 from dlpack_wire_server.hub import Hub
-from dlpack_wire_server.memory import MemoryStore
+from dlpack_wire_server.memory_store import MemoryStore
 from dlpack_wire_server.metrics import Metrics
 from dlpack_wire_server.puts import ObjectLimits
 from dlpack_wire_server.service import TensorService
@@ -144,5 +144,5 @@ class MemoryTransport:
 
 def raise_status(status: Status | None) -> None:
     if status is not None:
-        kind = NotFoundError if status.code.name == "NOT_FOUND" else RemoteError
-        raise kind(status.text, code=status.code.name, reason=status.reason)
+        kind = NotFoundError if status.code == "NOT_FOUND" else RemoteError
+        raise kind(status.text, code=status.code, reason=status.reason)

@@ -40,7 +40,7 @@ GRPC = {"grpc", "grpc_health", "grpc_reflection", "grpc_status"}
 FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "cupy", "onnx", "safetensors", "pyarrow", "pandas"}
 
 USES_CTYPES = {"dlpack_wire/tensor/abi.py", "dlpack_wire_server/heap.py"}
-USES_GRPC = {"dlpack_wire/service/connection.py", "dlpack_wire/service/grpc_transport.py"}
+USES_GRPC = {"dlpack_wire/service/grpc_transport.py"}
 EXTRAS = {"service": "grpc", "log": "mcap", "cli": "rich", "server": "prometheus_client"}
 """What the files of a package import, when they are imported, that an extra installs."""
 

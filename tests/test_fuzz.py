@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from fuzz import corpus, law
+from fuzz import corpus, properties
 from subprocesses import run_python
 
 import dlpack_wire as dw
 
 MUTANTS = (10_000, 200_000)
 
-each_target = pytest.mark.parametrize("target", law.TARGETS)
+each_target = pytest.mark.parametrize("target", properties.TARGETS)
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def traced() -> Iterator[None]:
 @pytest.mark.usefixtures("traced")
 def test_what_was_kept_obeys_the_law(target: str) -> None:
     for content in (*corpus.read(target), *corpus.seeds(target)):
-        law.check_bounded(target, content)
+        properties.check_bounded(target, content)
 
 
 @pytest.mark.usefixtures("traced")
 def test_mutants_obey_the_law(rounds: Callable[[int, int], int]) -> None:
     for target, content in corpus.mutants(rounds(*MUTANTS)):
-        law.check_bounded(target, content)
+        properties.check_bounded(target, content)
 
 
 @each_target
@@ -43,22 +43,22 @@ def test_the_corpus_is_small_and_holds_every_verdict(target: str) -> None:
     """And every seed: golden vectors that are added must be fuzzed too."""
     kept = corpus.read(target)
     assert corpus.path(target).stat().st_size < 150_000
-    verdicts = {law.TARGETS[target](content).split()[0] for content in kept}
+    verdicts = {properties.TARGETS[target](content).split()[0] for content in kept}
     assert {"value", "DecodeError", "TruncatedError"} <= verdicts
     assert target != "message" or "ChecksumError" in verdicts
-    assert {law.TARGETS[target](seed).split()[0] for seed in corpus.seeds(target)} <= verdicts
+    assert {properties.TARGETS[target](seed).split()[0] for seed in corpus.seeds(target)} <= verdicts
 
 
 def test_verdicts_do_not_depend_on_the_protobuf_back_end() -> None:
     script = """
         import hashlib
         from google.protobuf.internal import api_implementation
-        from fuzz import corpus, law
+        from fuzz import corpus, properties
 
         print(api_implementation.Type())
-        inputs = [(target, content) for target in law.TARGETS for content in corpus.read(target)]
+        inputs = [(target, content) for target in properties.TARGETS for content in corpus.read(target)]
         for target, content in (*inputs, *corpus.mutants(3000, seed=1)):
-            print(hashlib.sha256(content).hexdigest()[:8], law.TARGETS[target](content))
+            print(hashlib.sha256(content).hexdigest()[:8], properties.TARGETS[target](content))
     """
     compiled, pure = (run_python(script, PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=name) for name in ("upb", "python"))
     assert compiled.splitlines()[0] == "upb"
@@ -66,7 +66,7 @@ def test_verdicts_do_not_depend_on_the_protobuf_back_end() -> None:
     assert compiled.splitlines()[1:] == pure.splitlines()[1:]
 
 
-# --- the law itself ---------------------------------------------------------------------------------------------------
+# --- the properties themselves ----------------------------------------------------------------------------------------
 
 
 def broken(error: Exception) -> Callable[..., dw.Tensor]:
@@ -88,17 +88,17 @@ def broken(error: Exception) -> Callable[..., dw.Tensor]:
 )
 def test_the_law_notices(function: str, fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     message = dw.encode(np.arange(3))
-    assert law.check_message(message).startswith("value")
+    assert properties.check_message(message).startswith("value")
     monkeypatch.setattr(dw, function, broken(fault))
     with pytest.raises((AssertionError, type(fault))):
-        law.check_message(message)
+        properties.check_message(message)
 
 
 @pytest.mark.usefixtures("traced")
 def test_the_law_notices_memory_that_the_input_does_not_justify(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(law.TARGETS, "message", lambda content: str(len(bytearray(1 << 20))))
+    monkeypatch.setitem(properties.TARGETS, "message", lambda content: str(len(bytearray(1 << 20))))
     with pytest.raises(AssertionError, match="bytes for an input"):
-        law.check_bounded("message", b"\0")
+        properties.check_bounded("message", b"\0")
 
 
 DTYPE, DATA = "2206 080110081801", "7a0101"
@@ -128,5 +128,5 @@ DTYPE, DATA = "2206 080110081801", "7a0101"
 )
 def test_where_the_contract_is_stricter_than_protobuf(content: str, plain: bool) -> None:
     message = bytes.fromhex(content)
-    assert law.is_plain(message) is plain
-    assert law.check_message(message).startswith("value") is plain
+    assert properties.is_plain(message) is plain
+    assert properties.check_message(message).startswith("value") is plain

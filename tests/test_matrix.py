@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from matrix.expected import KINDS, LAYOUTS, Cannot, Expected, Kind
 from matrix.frameworks import FRAMEWORKS, Capsules, Framework
 from matrix.page import PAGE, layout_row, read, type_row
 from matrix.run import Taking, run, send
-from matrix.truth import KINDS, LAYOUTS, Cannot, Kind, Truth
 
 PRODUCERS = [f for f in FRAMEWORKS if f.makes]
 CONSUMERS = [f for f in FRAMEWORKS if f.takes]
@@ -29,15 +29,15 @@ def test_what_it_makes_arrives_at_every_consumer(producer: Framework, kind: Kind
     needs(producer)
     reasons = []
     for layout in LAYOUTS:
-        truth = Truth(kind, layout)
+        expected = Expected(kind, layout)
         try:
-            message = send(producer, truth)
+            message = send(producer, expected)
         except Cannot as reason:
             reasons.append(reason)
             continue
         for consumer in CONSUMERS:
             if consumer.installed:
-                TAKING.take(consumer, message, truth)
+                TAKING.take(consumer, message, expected)
     if len(reasons) == len(LAYOUTS):
         pytest.skip(f"{producer.name} {reasons[0]}")
 
@@ -48,12 +48,12 @@ def test_it_takes_what_it_can(consumer: Framework, kind: Kind) -> None:
     needs(consumer)
     reasons = []
     for layout in LAYOUTS:
-        truth = Truth(kind, layout)
+        expected = Expected(kind, layout)
         try:
-            message = send(Capsules(), truth)
+            message = send(Capsules(), expected)
         except Cannot:
             continue
-        reasons.append(TAKING.take(consumer, message, truth))
+        reasons.append(TAKING.take(consumer, message, expected))
     if None not in reasons:
         pytest.skip(f"{consumer.name} {reasons[0]}")
 
@@ -65,7 +65,7 @@ def test_equal_tensors_give_equal_bytes_whoever_made_them(kind: Kind) -> None:
         for producer in PRODUCERS:
             if producer.installed and producer.name != "numpy, swapped":
                 try:
-                    messages[producer.name] = send(producer, Truth(kind, layout))
+                    messages[producer.name] = send(producer, Expected(kind, layout))
                 except Cannot:
                     continue
         assert len(set(messages.values())) <= 1, (layout.name, messages)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
 from ..errors import DecodeError, EncodeError
-from ..message.aliases import is_tensor, stored_once
+from ..message.aliases import stored_once
+from ..message.codec import is_tensor
 from ..message.names import Metadata
 from ..tensor.source import Layout
 from ..tensor.tensor import Tensor

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import EncodeError, WireError
 from . import dlpw, npy, onnx, safetensors, torch
-from .content import Content, Item, check_names, payload_bytes
+from .items import Content, Item, check_names, payload_bytes
 
 
 class Format(NamedTuple):

@@ -10,7 +10,7 @@ from ..file import open as open_file
 from ..file.reader import FileReader, contents_of
 from ..file.writer import FileWriter
 from ..message.names import MAX_ALIASES
-from .content import Content, Item
+from .items import Content, Item
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from ..file.storage import Storage
 from ..tensor import layout
 from ..tensor.dtype import from_numpy
 from .archive import Archive
-from .content import PIECE_BYTES, Content, Item, pieces, refuse_metadata
+from .items import PIECE_BYTES, Content, Item, pieces, refuse_metadata
 from .paths import open_bytes, replaced
 
 _HEAD_BYTES = 1 << 16

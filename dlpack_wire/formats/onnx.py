@@ -32,7 +32,7 @@ from ..tensor.device import CPU
 from ..tensor.dtype import ByteOrder, DType
 from ..tensor.header import Header
 from ..tensor.tensor import from_payload
-from .content import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
+from .items import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
 from .paths import open_bytes, replaced
 
 DTYPES = {

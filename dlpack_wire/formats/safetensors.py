@@ -16,10 +16,10 @@ from ..tensor import header as headers
 from ..tensor.device import CPU
 from ..tensor.dtype import ByteOrder, DType
 from ..tensor.tensor import from_payload
-from .content import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
+from .items import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
 from .paths import open_bytes, replaced
 
-MAX_HEADER_BYTES = 100_000_000
+MAX_JSON_BYTES = 100_000_000
 """Limit of the format itself, which its own library enforces."""
 
 DTYPES = {
@@ -59,9 +59,9 @@ def _header_size(source: Storage) -> tuple[int, int]:
     if source.size < 8:
         raise DecodeError(f"not a safetensors file: it has {source.size} bytes")
     size = int.from_bytes(source.read(0, 8), "little")
-    if size > MAX_HEADER_BYTES:
+    if size > MAX_JSON_BYTES:
         raise LimitError(
-            f"header of {size} bytes; at most {MAX_HEADER_BYTES} are read", declared=size, limit=MAX_HEADER_BYTES
+            f"header of {size} bytes; at most {MAX_JSON_BYTES} are read", declared=size, limit=MAX_JSON_BYTES
         )
     if 8 + size > source.size:
         raise DecodeError(f"header of {size} bytes in a file of {source.size}")
@@ -139,11 +139,11 @@ def write(path: str, content: Content, durable: bool) -> None:
         position = end
     header = json.dumps(listed, separators=(",", ":"), ensure_ascii=False).encode()
     header += b" " * (-len(header) % 8)
-    if len(header) > MAX_HEADER_BYTES:
+    if len(header) > MAX_JSON_BYTES:
         raise EncodeError(
-            f"the header of {len(items)} tensors takes {len(header)} bytes; safetensors allows {MAX_HEADER_BYTES}",
+            f"the header of {len(items)} tensors takes {len(header)} bytes; safetensors allows {MAX_JSON_BYTES}",
             declared=len(header),
-            limit=MAX_HEADER_BYTES,
+            limit=MAX_JSON_BYTES,
         )
     with replaced(path, durable) as file:
         file.write(len(header).to_bytes(8, "little") + header)

@@ -23,7 +23,7 @@ from ..message.names import Value
 from ..tensor import layout
 from ..tensor.dtype import DType
 from .archive import Archive
-from .content import Content, Item, payload_bytes, pieces, refuse_metadata
+from .items import Content, Item, payload_bytes, pieces, refuse_metadata
 from .paths import open_bytes, replaced
 from .pickled import Call, Global, Persistent, interpret
 

@@ -22,7 +22,7 @@ from ..message.wire import MAX_MESSAGE_BYTES
 from ..tensor.memory import Buffer
 from ..v1 import dlpack_pb2
 
-MAX_CHUNK_BYTES = MAX_MESSAGE_BYTES + (64 << 20)
+MAX_MCAP_CHUNK_BYTES = MAX_MESSAGE_BYTES + (64 << 20)
 """Largest chunk that is decompressed: one message of the largest size, and 64 MiB of messages before it in the chunk.
 Writers close a chunk with the message that reaches its size, by default 1 MiB."""
 

@@ -20,7 +20,7 @@ from ..file.storage import Storage, open_path
 from ..message.codec import decode
 from ..tensor.memory import Buffer
 from ..tensor.tensor import Tensor
-from .mcap import MAX_CHUNK_BYTES, ChunkContents, message_at, messages, read_summary
+from .mcap import MAX_MCAP_CHUNK_BYTES, ChunkContents, message_at, messages, read_summary
 
 
 class LogRecord(NamedTuple):
@@ -42,7 +42,7 @@ class LogRecord(NamedTuple):
 class LogReader:
     """A finalised log, read by topic and time. Messages of other schemas in the same file are passed over."""
 
-    def __init__(self, path: Any, *, max_chunk_bytes: int = MAX_CHUNK_BYTES) -> None:
+    def __init__(self, path: Any, *, max_chunk_bytes: int = MAX_MCAP_CHUNK_BYTES) -> None:
         """Open a log and read its index.
 
         Args:

@@ -23,7 +23,7 @@ from ..tensor.source import Layout
 from ..v1 import dlpack_pb2
 from .mcap import ENCODING, SCHEMA_NAME
 
-CHUNK_BYTES = 1 << 20
+LOG_CHUNK_BYTES = 1 << 20
 """Size at which a chunk is written out: the default of the `mcap` package. Larger chunks are compressed better, and
 more is lost in a crash before a chunk is full."""
 
@@ -45,7 +45,7 @@ class LogWriter:
         target: Any,
         *,
         compression: Compression = "none",
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int = LOG_CHUNK_BYTES,
         overwrite: bool = False,
     ) -> None:
         """Begin a log.

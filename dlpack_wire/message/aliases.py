@@ -8,18 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..tensor import abi
 from ..tensor.frameworks import memory_key, storage_key
 from ..tensor.tensor import Tensor
-from ..v1 import dlpack_pb2
 from .names import MAX_ALIASES
-
-
-def is_tensor(x: Any) -> bool:
-    """Return True for one tensor, False for a collection or anything else."""
-    if isinstance(x, (np.ndarray, np.generic, Tensor, dlpack_pb2.DLTensor)) or abi.is_capsule(x):
-        return True
-    return hasattr(type(x), "__dlpack__") or (hasattr(type(x), "to_dlpack") and not isinstance(x, Mapping))
 
 
 def stored_once(tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any, list[str]]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..errors import EncodeError, LimitError
+from ..tensor import abi
 from ..tensor import header as headers
 from ..tensor.capsule import borrow_plain
 from ..tensor.checksum import BLOCK_BYTES, Summing, check_contents, check_sum, payload_sum, total, xxh3
@@ -21,7 +23,7 @@ from . import reading, writing
 from .tags import SUM_FIELD_BYTES
 from .wire import MAX_MESSAGE_BYTES, varint_size
 
-ALIGNMENT = 16
+MESSAGE_ALIGNMENT = 16
 """The payload's position in a message is a multiple of this, if an element has a part wider than a byte."""
 
 
@@ -309,6 +311,13 @@ def _field_bytes(content: bytes) -> int:
     return 1 + varint_size(len(content)) + len(content) if content else 0
 
 
+def is_tensor(x: Any) -> bool:
+    """Return True for one tensor, False for a collection or anything else."""
+    if isinstance(x, (np.ndarray, np.generic, Tensor, dlpack_pb2.DLTensor)) or abi.is_capsule(x):
+        return True
+    return hasattr(type(x), "__dlpack__") or (hasattr(type(x), "to_dlpack") and not isinstance(x, Mapping))
+
+
 def source_of(x: Any, layout: Layout = "keep", provenance: bool = False) -> Source:
     """Return the source of anything that `encode` takes. The caller must close it."""
     return Source(from_proto(x) if isinstance(x, dlpack_pb2.DLTensor) else x, layout, provenance)
@@ -347,9 +356,9 @@ def _padding(header: Header, begin: int) -> int:
     Without padding the payload would begin at `begin`. 0: the message has no padding field. Serializers do not write an
     empty one, so the field takes at least 3 bytes: tag, length, a zero.
     """
-    if header.dtype.part_bytes == 1 or header.payload_bytes == 0 or begin % ALIGNMENT == 0:
+    if header.dtype.part_bytes == 1 or header.payload_bytes == 0 or begin % MESSAGE_ALIGNMENT == 0:
         return 0
-    return (-begin - 3) % ALIGNMENT + 1
+    return (-begin - 3) % MESSAGE_ALIGNMENT + 1
 
 
 def _encode_gathered(source: Source, prefix: tuple[bytes, bytes], checksum: bool) -> bytes:

@@ -10,12 +10,13 @@ from typing import Any, TypeVar, overload
 from ..errors import RemoteError
 from ..message.names import Metadata
 from ..tensor.tensor import Tensor
-from .connection import Connected, Connection, Tls
+from .connection import Connected, Connection
 from .drivers import AsyncDriver
-from .grpc_transport import AsyncGrpcTransport
 from .operations import ObjectInfo, ServerInfo
 from .script import Script
+from .tls import Tls
 from .topics import Frame, Policy, Publishing, Subscribing
+from .transport import AsyncTransport
 from .upload import Progress
 
 _T = TypeVar("_T")
@@ -47,7 +48,7 @@ class AsyncClient(Connected):
             max_operations: Most operations at the same time; further ones wait.
         """
         self._connection = Connection(address, token=token, tls=tls, timeout=timeout)
-        self._transport = AsyncGrpcTransport(self._connection.transport)
+        self._transport = self._connection.async_transport()
         self._free = asyncio.Semaphore(max_operations)
 
     async def put(
@@ -194,7 +195,7 @@ class AsyncClient(Connected):
 class AsyncPublisher:
     """Sends frames onto one topic, for asyncio; see `Publisher`."""
 
-    def __init__(self, connection: Connection, transport: AsyncGrpcTransport, topic: str) -> None:
+    def __init__(self, connection: Connection, transport: AsyncTransport, topic: str) -> None:
         """See `AsyncClient.publisher`."""
         self._publishing = Publishing(connection.operations, topic)
         self._connection = connection
@@ -252,7 +253,7 @@ class AsyncSubscription:
     A wait for a frame may be cancelled: the next one gets the same frame.
     """
 
-    def __init__(self, connection: Connection, transport: AsyncGrpcTransport, subscribing: Subscribing) -> None:
+    def __init__(self, connection: Connection, transport: AsyncTransport, subscribing: Subscribing) -> None:
         """See `AsyncClient.subscribe`."""
         self._connection = connection
         self._subscribing = subscribing

@@ -10,10 +10,11 @@ from typing import Any, TypeVar, overload
 from ..errors import RemoteError
 from ..message.names import Metadata
 from ..tensor.tensor import Tensor
-from .connection import Connected, Connection, Tls
+from .connection import Connected, Connection
 from .drivers import Driver
 from .operations import ObjectInfo, ServerInfo
 from .script import Script
+from .tls import Tls
 from .topics import Frame, Policy, Publishing, Subscribing
 from .upload import Progress
 

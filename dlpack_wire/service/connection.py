@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
 
-import grpc
-
-from .grpc_transport import GrpcTransport
+from .grpc_transport import AsyncGrpcTransport, GrpcTransport
 from .operations import Operations
-
-
-class Tls(NamedTuple):
-    """TLS settings of a client.
-
-    Attributes:
-        ca: PEM file of the authorities to trust; None: the system's.
-        cert: PEM file of the client's own certificate chain, or None.
-        key: PEM file of its private key, or None.
-        server_name: Name to expect in the server's certificate, if not the address's.
-    """
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    server_name: str | None = None
+from .tls import Tls
+from .transport import AsyncTransport, Transport
 
 
 class Connection:
@@ -33,7 +16,6 @@ class Connection:
     Attributes:
         address: The server's address, as it was given.
         timeout: Most seconds of an operation, or None.
-        transport: Makes the calls.
         operations: The operations on its objects.
         closed: True after `close`.
     """
@@ -49,14 +31,18 @@ class Connection:
         self.timeout = timeout
         self.closed = False
         target, secure = _target(address)
-        options: list[tuple[str, Any]] = []
-        if tls is not None and tls.server_name is not None:
-            options.append(("grpc.ssl_target_name_override", tls.server_name))
-        metadata = () if token is None else (("authorization", f"Bearer {token}"),)
-        credentials = _credentials(Tls() if tls is None and secure else tls)
         self._process = _claim_process()
-        self.transport = GrpcTransport(address, target, credentials, options, metadata)
+        self._transport = GrpcTransport(address, target, Tls() if tls is None and secure else tls, token)
         self.operations = Operations()
+
+    @property
+    def transport(self) -> Transport:
+        """The transport of a blocking client."""
+        return self._transport
+
+    def async_transport(self) -> AsyncTransport:
+        """Return a transport for an event loop, over the same connections."""
+        return AsyncGrpcTransport(self._transport)
 
     @property
     def is_inherited(self) -> bool:
@@ -91,12 +77,6 @@ def _target(address: str) -> tuple[str, bool]:
     return address, False
 
 
-def _credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
-    if tls is None:
-        return None
-    return grpc.ssl_channel_credentials(_read(tls.ca), _read(tls.key), _read(tls.cert))
-
-
 # The process that used gRPC through this module first.
 _first_process: int | None = None
 
@@ -117,13 +97,6 @@ def _claim_process() -> int:
             "'spawn' or 'forkserver' method of multiprocessing, or set GRPC_ENABLE_FORK_SUPPORT=1 before the fork"
         )
     return here
-
-
-def _read(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    with open(path, "rb") as f:
-        return f.read()
 
 
 class Connected:

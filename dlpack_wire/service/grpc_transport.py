@@ -1,4 +1,4 @@
-"""gRPC as a transport. Only this module and `connection.py`, for its TLS credentials, import grpc.
+"""gRPC as a transport. Only this module imports grpc.
 
 Both transports use grpc's blocking channel, the asynchronous one through the callbacks of its futures. `grpc.aio` is
 not used on this side: when a server refuses an upload early, its stub may replace the server's status by INTERNAL,
@@ -19,6 +19,7 @@ import grpc
 from ..errors import NotFoundError, RemoteError
 from ..v1 import tensor_service_pb2
 from .drivers import FAREWELL_S, Clock, cancelled
+from .tls import Tls
 from .transport import REASON_KEY
 
 SERVICE = tensor_service_pb2.DESCRIPTOR.services_by_name["TensorService"]
@@ -30,7 +31,7 @@ KEEPALIVE_OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.ping_timeout_ms", 10_000),  # newer versions of gRPC go by this one
 ]
 
-CHANNEL_OPTIONS: list[tuple[str, int]] = [
+CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.http2.bdp_probe", 0),  # the window is stated below; probing for one costs a tenth of a large transfer
     ("grpc.use_local_subchannel_pool", 1),  # clients of one process do not share a connection
     ("grpc.enable_retries", 0),  # gRPC's own would keep a copy of what was sent
@@ -67,24 +68,27 @@ class GrpcTransport:
         self,
         address: str,
         target: str,
-        credentials: grpc.ChannelCredentials | None,
-        options: list[tuple[str, Any]],
-        metadata: tuple[tuple[str, str], ...],
+        tls: Tls | None,
+        token: str | None,
     ) -> None:
         """Make a transport; its connection is made by the first call.
 
         Args:
             address: The server's address as the user gave it, for errors.
             target: The same as gRPC has it.
-            credentials: Credentials for TLS, or None.
-            options: Channel options beside `CHANNEL_OPTIONS`.
-            metadata: Metadata that goes with every call.
+            tls: Settings of TLS, or None for plain text.
+            token: Bearer token that goes with every call, or None.
+
+        Raises:
+            OSError: A file that `tls` names cannot be read.
         """
         self._address = address
         self._target = target
-        self._credentials = credentials
-        self._options = options
-        self._metadata = metadata
+        self._credentials = None if tls is None else _credentials(tls)
+        self._options = [*CHANNEL_OPTIONS]
+        if tls is not None and tls.server_name is not None:
+            self._options.append(("grpc.ssl_target_name_override", tls.server_name))
+        self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         self._channel = self._connect(LOOKAHEAD_BYTES)
         self._frames_channel: grpc.Channel | None = None
         self._making = threading.Lock()
@@ -93,7 +97,7 @@ class GrpcTransport:
         self._answered = False
 
     def _connect(self, lookahead_bytes: int) -> grpc.Channel:
-        options = [*CHANNEL_OPTIONS, *self._options, ("grpc.http2.lookahead_bytes", lookahead_bytes)]
+        options = [*self._options, ("grpc.http2.lookahead_bytes", lookahead_bytes)]
         if self._credentials is None:
             return grpc.insecure_channel(self._target, options)
         return grpc.secure_channel(self._target, self._credentials, options)
@@ -172,6 +176,17 @@ class GrpcTransport:
             if not self._answered:
                 text += " (nothing has answered there as a tensor server; `dlpack-wire serve` starts one)"
         return (NotFoundError if code == "NOT_FOUND" else RemoteError)(text, code=code, reason=reason)
+
+
+def _credentials(tls: Tls) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(_read(tls.ca), _read(tls.key), _read(tls.cert))
+
+
+def _read(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    with open(path, "rb") as f:
+        return f.read()
 
 
 class GrpcStream:

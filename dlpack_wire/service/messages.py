@@ -26,10 +26,10 @@ from ..tensor.source import Source
 from ..v1 import tensor_file_pb2
 from ..v1 import tensor_service_pb2 as pb
 
-MAX_MESSAGE_BYTES = 4 << 20
+MAX_SERVICE_MESSAGE_BYTES = 4 << 20
 """Largest message of the service: gRPC's default limit, so that no client has to raise it."""
 
-MAX_CHUNK_BYTES = MAX_MESSAGE_BYTES // BLOCK_BYTES * BLOCK_BYTES - BLOCK_BYTES
+MAX_CHUNK_BYTES = MAX_SERVICE_MESSAGE_BYTES // BLOCK_BYTES * BLOCK_BYTES - BLOCK_BYTES
 """Largest payload of a chunk: whole blocks that leave room for what shares their message."""
 
 INLINE_BYTES = 1 << 20
@@ -38,7 +38,7 @@ INLINE_BYTES = 1 << 20
 MAX_METADATA_BYTES = 1 << 20
 """Most bytes of an object's metadata: leaves room for the rest of a message."""
 
-QUICK_BYTES = 64 << 10
+QUICK_PARSE_BYTES = 64 << 10
 """Messages with fewer bytes beside a payload are cheap to parse."""
 
 _FEW_FIELDS = 32
@@ -121,7 +121,7 @@ def chunk_messages(parts: list[Buffer], chunks: Iterable[Chunk]) -> Iterator[byt
     used = sum(map(len, parts))
     for chunk in chunks:
         head = chunk_parts(chunk)
-        if parts and used + len(head[0]) + len(chunk.data) > MAX_MESSAGE_BYTES:
+        if parts and used + len(head[0]) + len(chunk.data) > MAX_SERVICE_MESSAGE_BYTES:
             yield b"".join(parts)
             parts = []
         yield b"".join([*parts, *head])
@@ -215,7 +215,7 @@ def parses_quickly(serialized: Buffer, depth: int) -> bool:
         depth: In how many messages the payload lies: each time it is field 15.
     """
     pos, end = 0, len(serialized)
-    left = QUICK_BYTES
+    left = QUICK_PARSE_BYTES
     try:
         for _ in range(depth):
             if end - pos <= left:

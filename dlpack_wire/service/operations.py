@@ -16,11 +16,12 @@ from ..tensor.capsule import Borrowed, borrow_writable
 from ..tensor.header import Header
 from ..v1 import tensor_service_pb2 as pb
 from .download import Download
-from .messages import MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, parse
-from .script import Next, Notify, Open, Pause, Script, SendAll, Unary
+from .messages import MAX_CHUNK_BYTES, MAX_METADATA_BYTES, MAX_SERVICE_MESSAGE_BYTES, parse
+from .retry import Backoff
+from .script import Next, Notify, Open, Script, SendAll, Unary
 from .upload import Outgoing, Progress, Upload
 
-CHUNK_BYTES = 1 << 20
+SENT_CHUNK_BYTES = 1 << 20
 """Payload bytes of a chunk, as long as the server takes that many. It is hashed, copied and sent while it is in the
 cache; twice as many took a sixth longer for a large put."""
 
@@ -75,31 +76,6 @@ class ObjectInfo(NamedTuple):
     headers: dict[str, Header]
 
 
-class Patience:
-    """Retry policy after a lost connection: five tries with growing delays, counted anew after progress."""
-
-    _DELAYS = (0.05, 0.2, 0.5, 1.0, 2.0)
-
-    def __init__(self) -> None:
-        self._tried = 0
-
-    def progress(self) -> None:
-        """Note that something went well again."""
-        self._tried = 0
-
-    def pause(self, error: RemoteError) -> Pause:
-        """Return the pause before the next try.
-
-        Raises:
-            RemoteError: `error` itself: no try is left, or trying again cannot help.
-        """
-        passes = error.code == "UNAVAILABLE" or error.reason == "UPLOAD_IN_PROGRESS"
-        if not passes or self._tried == len(self._DELAYS):
-            raise error
-        self._tried += 1
-        return Pause(self._DELAYS[self._tried - 1])
-
-
 class Operations:
     """The operations on the objects of one server. Remembers what the server said of itself."""
 
@@ -128,13 +104,13 @@ class Operations:
 
     def awaited(self) -> Script[None]:
         """Wait for the server, for at most as long as a lost connection would be retried."""
-        patience = Patience()
+        backoff = Backoff()
         while True:
             try:
                 yield from self.server_info()
                 return
             except RemoteError as error:
-                pause = patience.pause(error)
+                pause = backoff.pause(error)
             yield pause
 
     def _known_info(self) -> Script[ServerInfo]:
@@ -144,14 +120,14 @@ class Operations:
         """Make a call that is safe to repeat, and repeat it after a lost connection."""
         if self._info is None:
             yield from self.server_info()
-        patience: Patience | None = None
+        backoff: Backoff | None = None
         while True:
             try:
                 response: bytes = yield Unary(method, request)
                 return response
             except RemoteError as error:
-                patience = patience or Patience()
-                pause = patience.pause(error)
+                backoff = backoff or Backoff()
+                pause = backoff.pause(error)
             yield pause
 
     # --- put ----------------------------------------------------------------------------------------------------------
@@ -168,7 +144,7 @@ class Operations:
             if tensors.payload_bytes <= info.inline_payload_bytes:
                 store = pb.StoreRequest(name=name, upload_id=secrets.token_bytes(16), if_generation=if_generation)
                 request = b"".join([store.SerializeToString(), serialized, *tensors.inline_parts()])
-                if len(request) <= MAX_MESSAGE_BYTES:
+                if len(request) <= MAX_SERVICE_MESSAGE_BYTES:
                     raw = yield from self._unary("Store", request)
                     if progress is not None:
                         progress(tensors.payload_bytes, tensors.payload_bytes)
@@ -180,7 +156,7 @@ class Operations:
                 record_count=len(tensors),
                 payload_bytes=tensors.payload_bytes,
             )
-            upload = Upload(start, serialized, tensors, min(info.max_chunk_bytes, CHUNK_BYTES), progress)
+            upload = Upload(start, serialized, tensors, min(info.max_chunk_bytes, SENT_CHUNK_BYTES), progress)
             try:
                 return (yield from self._stream(upload))
             except BaseException:
@@ -188,7 +164,7 @@ class Operations:
                 raise
 
     def _stream(self, upload: Upload) -> Script[int]:
-        patience = Patience()
+        backoff = Backoff()
         requests = upload.requests()
         while True:
             try:
@@ -197,7 +173,7 @@ class Operations:
             except RemoteError as error:
                 if upload.failure is not None:
                     raise upload.take_failure() from None
-                pause = patience.pause(error)
+                pause = backoff.pause(error)
             yield pause
             raw = yield from self._unary("GetUploadStatus", upload.status_request())
             status, _, _ = parse(pb.GetUploadStatusResponse, raw)
@@ -205,7 +181,7 @@ class Operations:
                 return status.generation
             if status.state == pb.GetUploadStatusResponse.RECEIVING:
                 if upload.has_moved(status):
-                    patience.progress()
+                    backoff.progress()
                 requests = upload.remaining(status)
             else:
                 requests = upload.requests()
@@ -262,17 +238,17 @@ class Operations:
         if fetch:
             # Of this request only the fields are set that a FetchRequest has too, with the same numbers.
             download.take_fetched((yield from self._unary("Fetch", download.request.SerializeToString())))
-        patience = Patience()
+        backoff = Backoff()
         while not download.complete:
             try:
                 yield Open("Get", download.next_request())
                 while (raw := (yield Next())) is not None:
                     download.take(raw)
-                    patience.progress()
+                    backoff.progress()
                 download.arrival.end()
                 return
             except RemoteError as error:
-                pause = patience.pause(error)
+                pause = backoff.pause(error)
             yield pause
 
     def _select(self, request: pb.GetRequest, index: Any) -> Script[tuple[Any, ...] | None]:

@@ -16,7 +16,8 @@ from ..v1 import tensor_service_pb2 as pb
 from .arrival import Stage
 from .frames import FrameHead, frame_arrival, frame_fields, frame_metadata, parse_frame, publish_messages
 from .messages import Chunk, parse
-from .operations import CHUNK_BYTES, Operations, Patience
+from .operations import SENT_CHUNK_BYTES, Operations
+from .retry import Backoff
 from .script import Cancel, IsOpen, Next, Open, RestartClock, Script, Send
 
 Policy = Literal["latest", "drop_oldest", "reliable"]
@@ -90,7 +91,7 @@ class Publishing:
                 yield Open("Publish", ends=False)
                 self._begun = True
             try:
-                for message in publish_messages(fields, source, CHUNK_BYTES):
+                for message in publish_messages(fields, source, SENT_CHUNK_BYTES):
                     yield Send(message)
                 raw = yield Next()
             except BaseException:
@@ -148,7 +149,7 @@ class Subscribing:
             queue_bytes=queue_bytes,
             skip_retained=skip_retained,
         ).SerializeToString()
-        self._patience = Patience()
+        self._backoff = Backoff()
         self._is_live = False
         self._sequences: dict[str, int] = {}
         self._frame: _ArrivingFrame | None = None
@@ -184,7 +185,7 @@ class Subscribing:
         if self._policy == "reliable":
             raise error
         while True:
-            yield self._patience.pause(error)
+            yield self._backoff.pause(error)
             yield RestartClock()
             try:
                 yield from self.open()
@@ -195,7 +196,7 @@ class Subscribing:
     def _take(self, raw: bytes) -> Frame | None:
         """Take in one message; return the frame that it completes, if that is a new one."""
         response, head, chunk = parse_frame(pb.SubscribeResponse, raw)
-        self._patience.progress()
+        self._backoff.progress()
         if response.caught_up:
             self._is_live = True
         if head is not None:

@@ -1,7 +1,7 @@
 """The interface between a client's operations and the network.
 
 An operation is a script (see `operations`). A driver runs a script and makes its calls through a transport. A second
-way to reach a server is another pair of classes with these methods, chosen by `connection.py` and `async_client.py`.
+way to reach a server is another pair of classes with these methods, chosen by `connection.py`.
 
 Every method raises `RemoteError` for a status of the server and for a connection that cannot be made or is lost.
 Timeouts are in seconds; None waits for as long as the connection lives.

@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from ..errors import EncodeError
-from ..message.aliases import is_tensor, stored_once
-from ..message.codec import source_of
+from ..message.aliases import stored_once
+from ..message.codec import is_tensor, source_of
 from ..message.names import names_block
 from ..message.wire import length_delimited
 from ..tensor.checksum import BLOCK_BYTES, SUM_BYTES, payload_sum, xxh3
 from ..tensor.memory import Buffer
 from ..tensor.source import Source
 from ..v1 import tensor_service_pb2 as pb
-from .messages import MAX_MESSAGE_BYTES, chunk_parts, chunks_of, record_parts
+from .messages import MAX_SERVICE_MESSAGE_BYTES, chunk_parts, chunks_of, record_parts
 
 Progress = Callable[[int, int], None]
 """Called with the payload bytes sent or received so far, and their total."""
@@ -132,7 +132,7 @@ class Upload:
         parts = [_start_field(self._start, self._metadata)]
         used = len(parts[0])
         for record in self._tensors.records():
-            if used + len(record) > MAX_MESSAGE_BYTES:
+            if used + len(record) > MAX_SERVICE_MESSAGE_BYTES:
                 yield b"".join(parts)
                 parts, used = [], 0
             parts.append(record)
@@ -153,7 +153,7 @@ class Upload:
             del sent[begin // BLOCK_BYTES * SUM_BYTES :]
             for chunk in chunks_of(self._tensors[at], at, self._size, begin):
                 sent += chunk.sums
-                if parts and used + len(chunk.data) + _CHUNK_HEAD_BYTES > MAX_MESSAGE_BYTES:
+                if parts and used + len(chunk.data) + _CHUNK_HEAD_BYTES > MAX_SERVICE_MESSAGE_BYTES:
                     yield b"".join(parts)
                     parts = []
                 done += len(chunk.data)

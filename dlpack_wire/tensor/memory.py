@@ -10,7 +10,7 @@ import numpy as np
 
 Buffer = bytes | bytearray | memoryview
 
-ALIGNMENT = 64
+MEMORY_ALIGNMENT = 64
 """Alignment in bytes of memory that this package allocates: a cache line, and every vector register."""
 
 # Python has the constant from 3.11 on; the value is Linux's. Without it the kernel refuses maps larger than RAM.
@@ -19,8 +19,8 @@ NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" el
 
 def empty_aligned(size: int) -> np.ndarray[Any, Any]:
     """Return fresh memory of `size` bytes, aligned to 64."""
-    block = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -block.ctypes.data % ALIGNMENT
+    block = np.empty(size + MEMORY_ALIGNMENT, np.uint8)
+    begin = -block.ctypes.data % MEMORY_ALIGNMENT
     return block[begin : begin + size]
 
 

@@ -21,18 +21,18 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from . import heap
 from .auth import Authorizer
 from .calls import CallLimits
-from .directory import DirectoryStore
-from .grpc_calls import GrpcCall, handlers
+from .directory_store import DirectoryStore
+from .grpc_calls import GrpcCall, handlers, trailers
 from .hub import Hub
 from .listen import UNIX, AddressError, NoAddressError, check_free, claim_unix, is_private, split
-from .logs import configure
-from .memory import MemoryStore
+from .log_output import configure
+from .memory_store import MemoryStore
 from .metrics import Metrics
-from .objects import Store
 from .options import Options, parse
 from .puts import ObjectLimits
 from .service import SERVICE, TensorService
 from .status import Refusal, status_of
+from .store import Store
 from .unfinished import UnfinishedPuts
 
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
@@ -240,7 +240,7 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
             self._authorizer.caller(GrpcCall(context))
         except Refusal as error:
             status = status_of(error)
-            await context.abort(status.code, status.text, status.trailers)
+            await context.abort(grpc.StatusCode[status.code], status.text, trailers(status))
         async for response in super().ServerReflectionInfo(request_iterator, context):
             yield response
 

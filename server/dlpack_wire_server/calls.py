@@ -121,7 +121,7 @@ class Calls:
             return Answer(b"", None)
         except Exception as error:
             status = status_of(error)
-            code = status.code.name
+            code = status.code
             if status.reason == "INTERNAL":
                 _log.exception("%s of %s failed", method, owner)
             else:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller
-from .frame import KeptFrame
+from .kept_frame import KeptFrame
 from .status import Refusal
 
 MAX_FRAME_BYTES = 256 << 20

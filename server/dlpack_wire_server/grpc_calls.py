@@ -7,9 +7,12 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from dlpack_wire.service.transport import REASON_KEY
+
 from .auth import Credentials
 from .calls import Answer, CallerGoneError
 from .service import SERVICE, TensorService
+from .status import Status
 
 _Context = aio.ServicerContext[Any, Any]
 
@@ -55,10 +58,15 @@ class GrpcCall:
         """
         status = answer.status
         if status is not None:
-            self._context.set_code(status.code)
+            self._context.set_code(grpc.StatusCode[status.code])
             self._context.set_details(status.text)
-            self._context.set_trailing_metadata(status.trailers)
+            self._context.set_trailing_metadata(trailers(status))
         return answer.response
+
+
+def trailers(status: Status) -> tuple[tuple[str, str], ...]:
+    """Return a status's reason as trailing metadata."""
+    return ((REASON_KEY, status.reason),)
 
 
 def handlers(service: TensorService) -> grpc.GenericRpcHandler:

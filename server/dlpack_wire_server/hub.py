@@ -17,8 +17,8 @@ from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller
 from .budget import Budget
-from .frame import OVERHEAD_BYTES, Intake, KeptFrame
 from .frame_queue import MAX_FRAME_BYTES, FrameQueue, Retained
+from .kept_frame import OVERHEAD_BYTES, Intake, KeptFrame
 from .status import Refusal
 
 MAX_PATTERNS = 1000

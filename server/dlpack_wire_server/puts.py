@@ -25,11 +25,11 @@ from dlpack_wire.v1 import tensor_service_pb2 as pb
 from .auth import Caller
 from .calls import Call, CallerGoneError, Calls, finished
 from .metrics import Metrics
-from .objects import Commit, Serialized, Store, check_generation
 from .status import Refusal, status_of
+from .store import Commit, Serialized, Store, check_generation
 from .unfinished import UnfinishedPut, UnfinishedPuts
 
-QUICK_BYTES = 256 << 10
+QUICK_COPY_BYTES = 256 << 10
 """Work on fewer payload bytes than these is done in the event loop: hashing and copying them takes less than handing
 them to a thread and back, about 0.1 ms."""
 
@@ -85,7 +85,7 @@ class Puts:
             for record in records:
                 headers.check_payload_size(record.header, len(record.payload))
                 upload.arrival.record(Record(record.names, record.metadata, record.header, b""))
-            commit = await self._calls.run(payload_bytes < QUICK_BYTES, self._store_all, upload, records)
+            commit = await self._calls.run(payload_bytes < QUICK_COPY_BYTES, self._store_all, upload, records)
             self._metrics.received_bytes += payload_bytes
         response = pb.StoreResponse(generation=commit.generation, already_committed=commit.repeated)
         return response.SerializeToString()
@@ -140,7 +140,7 @@ class Puts:
                 if chunk is not None:
                     self._metrics.received_bytes += len(chunk.data)
                     # The next message is read while this chunk is being hashed and written.
-                    if len(chunk.data) < QUICK_BYTES and not self._store.on_disk:
+                    if len(chunk.data) < QUICK_COPY_BYTES and not self._store.on_disk:
                         upload.take(chunk)
                     else:
                         writing = asyncio.ensure_future(self._calls.run(False, upload.take, chunk))
@@ -149,7 +149,9 @@ class Puts:
                         await writing
                     upload.arrival.end()
                     keep = False
-                    commit = await self._calls.run(upload.arrival.payload_bytes < QUICK_BYTES, self._publish, upload)
+                    commit = await self._calls.run(
+                        upload.arrival.payload_bytes < QUICK_COPY_BYTES, self._publish, upload
+                    )
                     return _put_response(commit)
             if upload is None:
                 raise DecodeError("the stream ended without a start")

@@ -9,7 +9,7 @@ from dlpack_wire.errors import DecodeError
 from dlpack_wire.message.wire import length_delimited
 from dlpack_wire.service.messages import (
     INLINE_BYTES,
-    MAX_MESSAGE_BYTES,
+    MAX_SERVICE_MESSAGE_BYTES,
     Chunk,
     chunk_messages,
     chunk_parts,
@@ -20,11 +20,11 @@ from dlpack_wire.tensor.checksum import BLOCK_BYTES, sums_in, xxh3
 from dlpack_wire.tensor.memory import Buffer
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
-from .objects import ObjectSummary, StoredObject, StoredRecord
-from .slices import part
+from .selection import part
 from .status import Refusal
+from .store import ObjectSummary, StoredObject, StoredRecord
 
-PAGE_BYTES = MAX_MESSAGE_BYTES - (1 << 20)
+PAGE_BYTES = MAX_SERVICE_MESSAGE_BYTES - (1 << 20)
 """Most bytes of a page. A first entry larger than this is sent alone."""
 
 
@@ -70,7 +70,7 @@ def fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> byt
         Refusal: HEADERS_TOO_LARGE.
     """
     parts: list[Buffer] = [object_field(1, stored.info)]
-    left_bytes = MAX_MESSAGE_BYTES - INLINE_BYTES - (64 << 10) - len(parts[0])
+    left_bytes = MAX_SERVICE_MESSAGE_BYTES - INLINE_BYTES - (64 << 10) - len(parts[0])
     for record in records:
         head = record_parts(2, record.block, record.header)
         left_bytes -= len(head[0])
@@ -132,7 +132,7 @@ def get_messages(
     used = len(parts[0]) + len(parts[1])
     for block, header in headers_out:
         head = record_parts(3, block, header)
-        if used + len(head[0]) > MAX_MESSAGE_BYTES:
+        if used + len(head[0]) > MAX_SERVICE_MESSAGE_BYTES:
             yield b"".join(parts)
             parts, used = [], 0
         parts += head

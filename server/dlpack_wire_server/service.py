@@ -12,7 +12,13 @@ from collections.abc import Awaitable, Callable
 import dlpack_wire
 from dlpack_wire.errors import DecodeError
 from dlpack_wire.message.names import encode_name
-from dlpack_wire.service.messages import INLINE_BYTES, MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, parse
+from dlpack_wire.service.messages import (
+    INLINE_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_METADATA_BYTES,
+    MAX_SERVICE_MESSAGE_BYTES,
+    parse,
+)
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Authorizer, Caller
@@ -20,8 +26,7 @@ from .calls import Answer, Call, CallLimits, Calls, finished
 from .frame_queue import MAX_QUEUE_BYTES, MAX_QUEUE_FRAMES, QUEUE_BYTES, QUEUE_FRAMES
 from .hub import MAX_PATTERNS, Hub
 from .metrics import Metrics
-from .objects import Store, StoredObject
-from .puts import QUICK_BYTES, QUICK_RECORDS, ObjectLimits, Puts
+from .puts import QUICK_COPY_BYTES, QUICK_RECORDS, ObjectLimits, Puts
 from .responses import (
     PAGE_BYTES,
     fetch_response,
@@ -32,6 +37,7 @@ from .responses import (
     select,
     stat_response,
 )
+from .store import Store, StoredObject
 from .topics import Topics
 from .unfinished import UnfinishedPuts
 
@@ -40,7 +46,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["TensorService"]
 CONTRACT_REVISION = 2
 """Revision of proto/README.md that this server was made for; that text states it."""
 
-CHUNK_BYTES = 2 << 20
+GET_CHUNK_BYTES = 2 << 20
 """Default chunk size for Get: fewer messages than with 1 MiB, and still in the cache between hashing and sending."""
 
 Method = Callable[[Caller, Call, bytes], Awaitable[bytes | None]]
@@ -116,7 +122,7 @@ class TensorService:
         return pb.GetServerInfoResponse(
             server_version=dlpack_wire.__version__,
             instance_id=self._instance_id,
-            max_message_bytes=MAX_MESSAGE_BYTES,
+            max_message_bytes=MAX_SERVICE_MESSAGE_BYTES,
             inline_payload_bytes=INLINE_BYTES,
             max_chunk_bytes=MAX_CHUNK_BYTES,
             max_object_bytes=self._limits.payload_bytes,
@@ -138,7 +144,7 @@ class TensorService:
         request, _, _ = parse(pb.FetchRequest, raw)
         stored = await self._find(caller, request.name, None)
         records = select(stored, request.tensors)
-        quick = min(stored.info.payload_bytes, INLINE_BYTES) < QUICK_BYTES and len(records) < QUICK_RECORDS
+        quick = min(stored.info.payload_bytes, INLINE_BYTES) < QUICK_COPY_BYTES and len(records) < QUICK_RECORDS
         response = await self._calls.run(quick, fetch_response, stored, records)
         self._metrics.sent_bytes += len(response)
         return response
@@ -147,9 +153,9 @@ class TensorService:
         request, _, _ = parse(pb.GetRequest, raw)
         stored = await self._find(caller, request.name, request.generation if request.HasField("generation") else None)
         records = select(stored, request.tensors)
-        size = min(request.max_chunk_bytes or CHUNK_BYTES, MAX_CHUNK_BYTES)
+        size = min(request.max_chunk_bytes or GET_CHUNK_BYTES, MAX_CHUNK_BYTES)
         messages = get_messages(stored, records, request, size)
-        quick = stored.info.payload_bytes < QUICK_BYTES and len(records) < QUICK_RECORDS
+        quick = stored.info.payload_bytes < QUICK_COPY_BYTES and len(records) < QUICK_RECORDS
         message = await self._calls.run(quick, next, messages, None)
         while message is not None:
             # The next message is made while this one is being sent.

@@ -5,41 +5,38 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
-import grpc
-
 from dlpack_wire.errors import ChecksumError, DecodeError, EncodeError
 from dlpack_wire.service.arrival import IncompleteError, OutOfOrderError
-from dlpack_wire.service.transport import REASON_KEY
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MAX_TEXT_BYTES = 1000
 """Most bytes of a status text. HTTP/2 peers take 8 KiB of trailers, and percent-encoding may triple the text."""
 
-CODES: dict[str, grpc.StatusCode] = {
-    "INVALID_NAME": grpc.StatusCode.INVALID_ARGUMENT,
-    "INVALID_TENSOR": grpc.StatusCode.INVALID_ARGUMENT,
-    "INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
-    "OUT_OF_RANGE": grpc.StatusCode.OUT_OF_RANGE,
-    "CHUNK_OUT_OF_ORDER": grpc.StatusCode.INVALID_ARGUMENT,
-    "CHECKSUM_MISMATCH": grpc.StatusCode.DATA_LOSS,
-    "GENERATION_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
-    "UPLOAD_IN_PROGRESS": grpc.StatusCode.FAILED_PRECONDITION,
-    "UPLOAD_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
-    "UPLOAD_INCOMPLETE": grpc.StatusCode.ABORTED,
-    "OBJECT_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
-    "TENSOR_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
-    "OBJECT_TOO_LARGE": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "STORE_FULL": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "HEADERS_TOO_LARGE": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "SUBSCRIBER_TOO_SLOW": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "TOO_MANY_SUBSCRIBERS": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "TOO_MANY_REQUESTS": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "UNAUTHENTICATED": grpc.StatusCode.UNAUTHENTICATED,
-    "PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED,
-    "SHUTTING_DOWN": grpc.StatusCode.UNAVAILABLE,
-    "INTERNAL": grpc.StatusCode.INTERNAL,
+CODES = {
+    "INVALID_NAME": "INVALID_ARGUMENT",
+    "INVALID_TENSOR": "INVALID_ARGUMENT",
+    "INVALID_REQUEST": "INVALID_ARGUMENT",
+    "OUT_OF_RANGE": "OUT_OF_RANGE",
+    "CHUNK_OUT_OF_ORDER": "INVALID_ARGUMENT",
+    "CHECKSUM_MISMATCH": "DATA_LOSS",
+    "GENERATION_MISMATCH": "FAILED_PRECONDITION",
+    "UPLOAD_IN_PROGRESS": "FAILED_PRECONDITION",
+    "UPLOAD_NOT_FOUND": "NOT_FOUND",
+    "UPLOAD_INCOMPLETE": "ABORTED",
+    "OBJECT_NOT_FOUND": "NOT_FOUND",
+    "TENSOR_NOT_FOUND": "NOT_FOUND",
+    "OBJECT_TOO_LARGE": "RESOURCE_EXHAUSTED",
+    "STORE_FULL": "RESOURCE_EXHAUSTED",
+    "HEADERS_TOO_LARGE": "RESOURCE_EXHAUSTED",
+    "SUBSCRIBER_TOO_SLOW": "RESOURCE_EXHAUSTED",
+    "TOO_MANY_SUBSCRIBERS": "RESOURCE_EXHAUSTED",
+    "TOO_MANY_REQUESTS": "RESOURCE_EXHAUSTED",
+    "UNAUTHENTICATED": "UNAUTHENTICATED",
+    "PERMISSION_DENIED": "PERMISSION_DENIED",
+    "SHUTTING_DOWN": "UNAVAILABLE",
+    "INTERNAL": "INTERNAL",
 }
-"""Status code of every `ErrorReason`."""
+"""Name of gRPC's status code for every `ErrorReason`."""
 
 
 class Refusal(Exception):
@@ -58,19 +55,14 @@ class Status(NamedTuple):
     """The status of a call that failed.
 
     Attributes:
-        code: gRPC's status code.
+        code: Name of gRPC's status code, whichever transport brought the call.
         reason: Name of the `ErrorReason`.
         text: For people, at most MAX_TEXT_BYTES.
     """
 
-    code: grpc.StatusCode
+    code: str
     reason: str
     text: str
-
-    @property
-    def trailers(self) -> tuple[tuple[str, str], ...]:
-        """The reason as trailing metadata."""
-        return ((REASON_KEY, self.reason),)
 
 
 def status_of(error: BaseException) -> Status:

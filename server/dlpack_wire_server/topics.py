@@ -14,11 +14,11 @@ from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Authorizer, Caller
 from .calls import Call, Calls, PermissionWatch
-from .frame import Intake
 from .frame_queue import FrameQueue
 from .hub import STALL_S, Hub, overhead
+from .kept_frame import Intake
 from .metrics import Metrics
-from .puts import QUICK_BYTES
+from .puts import QUICK_COPY_BYTES
 from .status import Refusal
 
 MAX_REQUEST_BYTES = 64 << 10
@@ -65,7 +65,7 @@ class Topics:
                     if intake is None:
                         raise OutOfOrderError("a chunk came without a frame", field="chunk")
                     await self._hub.reserve(intake, len(chunk.data), owner)
-                    if len(chunk.data) < QUICK_BYTES:
+                    if len(chunk.data) < QUICK_COPY_BYTES:
                         intake.take(chunk)
                     else:
                         await self._calls.in_thread(intake.take, chunk)

@@ -11,8 +11,8 @@ from typing import Any
 from dlpack_wire.service.arrival import Arrival
 from dlpack_wire.service.messages import Chunk
 
-from .objects import Draft, Serialized
 from .status import Refusal
+from .store import Draft, Serialized
 
 
 @dataclass(eq=False)

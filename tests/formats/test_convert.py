@@ -335,7 +335,7 @@ def test_bad_safetensors_are_refused(content: tuple[str, Any], tmp_path: Path, o
 def test_limits_of_safetensors_headers(tmp_path: Path, ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dw.save(ours, {"a": np.zeros(2)})
     convert(ours, tmp_path / "x.safetensors")
-    monkeypatch.setattr("dlpack_wire.formats.safetensors.MAX_HEADER_BYTES", 40)
+    monkeypatch.setattr("dlpack_wire.formats.safetensors.MAX_JSON_BYTES", 40)
     with pytest.raises(dw.LimitError, match="at most 40") as refused:
         convert(tmp_path / "x.safetensors", ours)
     assert (refused.value.declared, refused.value.limit) == (56, 40)

@@ -12,7 +12,7 @@ from base64 import b64decode
 from pathlib import Path
 
 from . import corpus
-from .law import TARGETS
+from .properties import TARGETS
 
 BACK_ENDS = ("upb", "python")
 
@@ -48,7 +48,7 @@ def fill(folder: Path, inputs: list[bytes]) -> None:
 
 
 def fuzz(target: str, back_end: str, folder: Path, seconds: int) -> str:
-    """Fuzz for a while; what libFuzzer says at the end. An input that breaks the law ends the program."""
+    """Fuzz for a while; what libFuzzer says at the end. An input that breaks a property ends the program."""
     said = work(
         target,
         back_end,
@@ -73,7 +73,7 @@ def work(target: str, back_end: str, *options: str) -> str:
     if done.returncode != 0:
         found = re.search(r"Base64: (\S*)", done.stderr)
         content = b64decode(found[1]).hex() if found else done.stderr[-2000:]
-        sys.exit(f"{done.stdout[-4000:]}\n{target} on {back_end}: the law is broken by\n{content}")
+        sys.exit(f"{done.stdout[-4000:]}\n{target} on {back_end}: a property is broken by\n{content}")
     return done.stderr
 
 

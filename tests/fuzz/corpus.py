@@ -12,7 +12,7 @@ from typing import Any
 
 import dlpack_wire
 
-from .law import TARGETS
+from .properties import TARGETS
 
 HERE = Path(__file__).parent
 _DATA = HERE.parent / "data"
@@ -39,7 +39,7 @@ def write(target: str, inputs: Iterable[bytes]) -> None:
     path(target).write_text("".join(line + "\n" for line in lines))
 
 
-# What broke the law once, and must not do so again even if a smaller corpus covers as much.
+# What broke a property once, and must not do so again even if a smaller corpus covers as much.
 _BROKE_THE_LAW = (
     "100818012a0818fad5f97f01000208012204100418012a06d3380580062d",  # an empty packed tensor too large for numpy
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from google.protobuf.internal import api_implementation
 
-from .law import TARGETS
+from .properties import TARGETS
 
 
 def main() -> None:

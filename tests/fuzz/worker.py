@@ -9,7 +9,7 @@ import atheris
 with atheris.instrument_imports(include=["dlpack_wire"]):
     import dlpack_wire  # noqa: F401  # instrumented before anything else imports it
 
-    from .law import TARGETS
+    from .properties import TARGETS
 
 atheris.Setup(sys.argv[1:], TARGETS[sys.argv[1]])
 atheris.Fuzz()

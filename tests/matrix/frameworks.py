@@ -1,7 +1,7 @@
 """One class per framework: how it makes a tensor, and how it takes one.
 
 Nothing here uses the library, except that tensors are handed over by it: `make` builds an object that holds exactly
-the truth's bits in the truth's layout, `take` reads a DLPack producer back.
+the expected bits in the expected layout, `take` reads a DLPack producer back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hand_built_capsules import PADDED, Handmade, int64s, managed_of, tensor_of
 
 import dlpack_wire as dw
 
-from .truth import NO_PADDING, NO_TYPE, Cannot, Kind, Truth, is_row_major, unpack
+from .expected import NO_PADDING, NO_TYPE, Cannot, Expected, Kind, is_row_major, unpack
 
 # TensorFlow reports on the machine as it starts.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -71,20 +71,20 @@ class Framework:
     def lib(self) -> Any:
         return import_module(self.module)
 
-    def make(self, truth: Truth) -> Any:
+    def make(self, expected: Expected) -> Any:
         raise NotImplementedError
 
     def take(self, producer: Any) -> Taken:
         raise NotImplementedError
 
 
-def lends(x: Any, truth: Truth) -> Any:
+def lends(x: Any, expected: Expected) -> Any:
     """`x`, if its own library exports it at all, and as what it is."""
     try:
         capsule = x.__dlpack__()
     except Exception as error:
         raise Cannot(NO_EXPORT) from error
-    c, dtype = tensor_of(capsule), truth.kind.dtype
+    c, dtype = tensor_of(capsule), expected.kind.dtype
     if (c.code, c.bits, c.lanes) != (dtype.code, dtype.bits, dtype.lanes):
         raise Cannot("lends the type as another one")
     return x
@@ -99,8 +99,8 @@ class Numpy(Framework):
     def version(self) -> str:
         return f"{version('numpy')} (ml_dtypes {version('ml_dtypes')})"
 
-    def make(self, truth: Truth) -> Any:
-        return truth.array()
+    def make(self, expected: Expected) -> Any:
+        return expected.array()
 
     def take(self, producer: Any) -> Taken:
         try:
@@ -118,34 +118,34 @@ class ForeignNumpy(Numpy):
     name = "numpy, swapped"
     takes = False
 
-    def make(self, truth: Truth) -> Any:
-        native = truth.kind.numpy
+    def make(self, expected: Expected) -> Any:
+        native = expected.kind.numpy
         part = native.itemsize // 2 if "complex" in native.name else native.itemsize
         if part == 1:
             raise Cannot("has one byte order for the type")
         if native.name in ("complex32", "bcomplex32"):
             raise Cannot("has no agreed second byte order for the type: ml_dtypes' own functions differ")
-        other = copy(truth)
-        other.room = truth.room.view(f"u{part}").byteswap().view(np.uint8)
+        other = copy(expected)
+        other.room = expected.room.view(f"u{part}").byteswap().view(np.uint8)
         return other.view(native.newbyteorder("S"))
 
 
 class Torch(Framework):
     name, distribution, module = "torch", "torch", "torch"
 
-    def make(self, truth: Truth) -> Any:
-        torch, wanted = self.lib, truth.kind.dtype
+    def make(self, expected: Expected) -> Any:
+        torch, wanted = self.lib, expected.kind.dtype
         dtype = getattr(torch, {"float4_e2m1fnx2": "float4_e2m1fn_x2"}.get(wanted.name, wanted.name), None)
         if not isinstance(dtype, torch.dtype):
             raise Cannot(NO_TYPE)
-        if truth.kind.padded:
+        if expected.kind.padded:
             raise Cannot(NO_PADDING)
         if wanted.bits < 8 and wanted.lanes == 1:
             raise Cannot("has only shells of such types, without a stated packing")
-        if min(truth.layout.strides, default=0) < 0:
+        if min(expected.layout.strides, default=0) < 0:
             raise Cannot(NO_LAYOUT)
-        room = torch.from_numpy(truth.room).view(dtype) if truth.room.size else torch.empty(0, dtype=dtype)
-        return room.as_strided(truth.layout.shape, truth.layout.strides, truth.layout.offset)
+        room = torch.from_numpy(expected.room).view(dtype) if expected.room.size else torch.empty(0, dtype=dtype)
+        return room.as_strided(expected.layout.shape, expected.layout.strides, expected.layout.offset)
 
     def take(self, producer: Any) -> Taken:
         try:
@@ -162,10 +162,10 @@ class Torch(Framework):
 class Jax(Framework):
     name, distribution, module = "jax", "jax", "jax"
 
-    def make(self, truth: Truth) -> Any:
-        jax, layout = self.lib, truth.layout
-        array = truth.array()
-        if not hasattr(jax.numpy, truth.kind.dtype.name):
+    def make(self, expected: Expected) -> Any:
+        jax, layout = self.lib, expected.layout
+        array = expected.array()
+        if not hasattr(jax.numpy, expected.kind.dtype.name):
             raise Cannot(NO_TYPE)
         dense = array.flags.forc or layout.name in ("channels-last", "empty")
         if not dense or min(layout.strides, default=0) < 0:
@@ -177,9 +177,9 @@ class Jax(Framework):
                     x = jax.device_put(x, self._order(layout.strides))
             except jax.errors.JaxRuntimeError as error:
                 raise Cannot(NO_TYPE if layout.is_row_major else NO_LAYOUT) from error
-            if truth.kind.is_packed and not layout.is_row_major:
+            if expected.kind.is_packed and not layout.is_row_major:
                 raise Cannot("packs elements in other orders too, which no message can say, so they are refused")
-            return lends(x, truth)
+            return lends(x, expected)
 
     def _order(self, strides: tuple[int, ...]) -> Any:
         layouts = import_module("jax.experimental.layout")
@@ -199,15 +199,15 @@ class Jax(Framework):
 class Tensorflow(Framework):
     name, distribution, module = "tensorflow", "tensorflow", "tensorflow"
 
-    def make(self, truth: Truth) -> Any:
-        array = truth.array()
+    def make(self, expected: Expected) -> Any:
+        array = expected.array()
         try:
-            self.lib.as_dtype(truth.kind.dtype.name)
+            self.lib.as_dtype(expected.kind.dtype.name)
         except TypeError as error:
             raise Cannot(NO_TYPE) from error
         if not array.flags.c_contiguous:
             raise Cannot(NO_LAYOUT)
-        return lends(self.lib.constant(array), truth)
+        return lends(self.lib.constant(array), expected)
 
     def take(self, producer: Any) -> Taken:
         try:
@@ -222,15 +222,15 @@ class Tensorflow(Framework):
 class Pyarrow(Framework):
     name, distribution, module = "pyarrow", "pyarrow", "pyarrow"
 
-    def make(self, truth: Truth) -> Any:
-        array = truth.array()
+    def make(self, expected: Expected) -> Any:
+        array = expected.array()
         try:
             x = self.lib.Tensor.from_numpy(array)
         except self.lib.ArrowNotImplementedError as error:
             raise Cannot(NO_TYPE) from error
         except self.lib.ArrowInvalid as error:
             raise Cannot(NO_LAYOUT) from error
-        if self._name(x) != truth.kind.dtype.name:
+        if self._name(x) != expected.kind.dtype.name:
             raise Cannot(NO_TYPE)
         return x
 
@@ -248,9 +248,9 @@ class Pyarrow(Framework):
 class ArrayApiStrict(Framework):
     name, distribution, module = "array-api-strict", "array-api-strict", "array_api_strict"
 
-    def make(self, truth: Truth) -> Any:
+    def make(self, expected: Expected) -> Any:
         try:
-            return self.lib.asarray(truth.array())
+            return self.lib.asarray(expected.array())
         except TypeError as error:
             raise Cannot(NO_TYPE) from error
 
@@ -266,10 +266,10 @@ class ArrayApiStrict(Framework):
 class TvmFfi(Framework):
     name, distribution, module = "tvm-ffi", "apache-tvm-ffi", "tvm_ffi"
 
-    def make(self, truth: Truth) -> Any:
-        if truth.kind.padded:
+    def make(self, expected: Expected) -> Any:
+        if expected.kind.padded:
             raise Cannot(NO_PADDING)  # it asks for legacy capsules
-        return self.lib.from_dlpack(lend(truth))
+        return self.lib.from_dlpack(lend(expected))
 
     def take(self, producer: Any) -> Taken:
         return read_capsule(self.lib.from_dlpack(producer).__dlpack__(max_version=(1, 3)))
@@ -284,9 +284,9 @@ class Kornia(Torch):
     def lib(self) -> Any:
         return import_module("torch")
 
-    def make(self, truth: Truth) -> Any:
+    def make(self, expected: Expected) -> Any:
         image = import_module("kornia.image")
-        x = super().make(truth)
+        x = super().make(expected)
         if x.ndim != 3:
             raise Cannot("has images of three dimensions")
         size = image.ImageSize(height=x.shape[1], width=x.shape[2])
@@ -311,8 +311,8 @@ class Capsules(Framework):
     def version(self) -> str:
         return "DLPack 1.3"
 
-    def make(self, truth: Truth) -> Any:
-        return lend(truth)
+    def make(self, expected: Expected) -> Any:
+        return lend(expected)
 
     def take(self, producer: Any) -> Taken:
         return read_capsule(producer.__dlpack__(max_version=(1, 3)))
@@ -357,14 +357,14 @@ class Lent:
         )
 
 
-def lend(truth: Truth) -> Lent:
-    """The truth in a hand-made capsule."""
-    kind, layout = truth.kind, truth.layout
+def lend(expected: Expected) -> Lent:
+    """The expected in a hand-made capsule."""
+    kind, layout = expected.kind, expected.layout
     if not kind.is_packed:
-        return Lent(kind, layout.shape, layout.strides, layout.offset * kind.cell_bytes, truth.room.tobytes())
+        return Lent(kind, layout.shape, layout.strides, layout.offset * kind.cell_bytes, expected.room.tobytes())
     if not layout.is_row_major:
         raise Cannot("shares bytes between elements in row-major memory only")
-    return Lent(kind, layout.shape, layout.strides, 0, truth.packed)
+    return Lent(kind, layout.shape, layout.strides, 0, expected.packed)
 
 
 def read_capsule(capsule: Any) -> Taken:

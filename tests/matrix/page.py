@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
+from .expected import KINDS, LAYOUTS, Kind, Layout
 from .frameworks import Framework
 from .run import NOTHING_SENT, Findings, Why
-from .truth import KINDS, LAYOUTS, Kind, Layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "matrix.md"
 

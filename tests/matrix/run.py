@@ -1,4 +1,4 @@
-"""Sending every truth from every producer to every consumer."""
+"""Sending every expected from every producer to every consumer."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from itertools import product
 import dlpack_wire as dw
 from dlpack_wire.v1 import dlpack_pb2
 
+from .expected import KINDS, LAYOUTS, Cannot, Expected, Kind, Layout, cells
 from .frameworks import Framework, Lent, Taken
-from .truth import KINDS, LAYOUTS, Cannot, Kind, Layout, Truth, cells
 
 NOTHING_SENT = "has nothing to take: no producer can say it"
 
 
-def send(producer: Framework, truth: Truth) -> bytes:
+def send(producer: Framework, expected: Expected) -> bytes:
     """The message of what a producer makes, after a look at what arrives with it.
 
     Raises:
         Cannot: The producer has no way to make it.
     """
-    x = producer.make(truth)
+    x = producer.make(expected)
     message = dw.encode(x)
     t = dw.decode(message)
-    arrived = t.dtype, t.header.padded, t.shape, cells(truth.kind, t.shape, bytes(t.payload))
-    assert arrived == (truth.kind.dtype, truth.kind.padded, truth.layout.shape, truth.elements)
+    arrived = t.dtype, t.header.padded, t.shape, cells(expected.kind, t.shape, bytes(t.payload))
+    assert arrived == (expected.kind.dtype, expected.kind.padded, expected.layout.shape, expected.elements)
     assert dw.to_proto(x).SerializeToString() == message
     return message
 
@@ -36,42 +36,44 @@ class Taking:
     def __init__(self) -> None:
         self._outcomes: dict[tuple[str, bytes], str | None] = {}
 
-    def take(self, consumer: Framework, message: bytes, truth: Truth) -> str | None:
-        """Why the consumer cannot take a message of this truth; None if it has taken all of it, bit for bit."""
+    def take(self, consumer: Framework, message: bytes, expected: Expected) -> str | None:
+        """Why the consumer cannot take a message of this expected; None if it has taken all of it, bit for bit."""
         key = consumer.name, message
         if key not in self._outcomes:
-            self._outcomes[key] = self._take(consumer, message, truth)
+            self._outcomes[key] = self._take(consumer, message, expected)
         return self._outcomes[key]
 
-    def _take(self, consumer: Framework, message: bytes, truth: Truth) -> str | None:
+    def _take(self, consumer: Framework, message: bytes, expected: Expected) -> str | None:
         try:
             taken = consumer.take(dw.decode(bytearray(message)))
         except Cannot as hole:
-            assert_own_fault(consumer, message, truth)
+            assert_own_fault(consumer, message, expected)
             return str(hole)
-        assert_taken(taken, truth)
+        assert_taken(taken, expected)
         return None
 
 
-def assert_taken(taken: Taken, truth: Truth) -> None:
-    assert taken.dtype in (truth.kind.name, truth.kind.dtype.name)
-    assert taken.shape == truth.layout.shape
-    assert taken.elements == truth.elements
+def assert_taken(taken: Taken, expected: Expected) -> None:
+    assert taken.dtype in (expected.kind.name, expected.kind.dtype.name)
+    assert taken.shape == expected.layout.shape
+    assert taken.elements == expected.elements
 
 
-def assert_own_fault(consumer: Framework, message: bytes, truth: Truth) -> None:
+def assert_own_fault(consumer: Framework, message: bytes, expected: Expected) -> None:
     """A hole is the consumer's own if it cannot take the same tensor out of a hand-made capsule either."""
     t = dw.decode(message)
     memory = dlpack_pb2.DLTensor.FromString(message).data
     try:
-        taken = consumer.take(Lent(truth.kind, t.shape, t.strides, 0, memory, destructor=False))
+        taken = consumer.take(Lent(expected.kind, t.shape, t.strides, 0, memory, destructor=False))
     except Cannot:
         return
-    assert taken.elements != truth.elements, f"{consumer.name} takes {truth.kind.name} from others, but not from us"
+    assert taken.elements != expected.elements, (
+        f"{consumer.name} takes {expected.kind.name} from others, but not from us"
+    )
 
 
 Why = str | None
-"""Why a framework and a truth do not go together; None where they do."""
+"""Why a framework and a expected do not go together; None where they do."""
 
 
 @dataclass
@@ -88,16 +90,16 @@ def run(frameworks: Sequence[Framework], kinds: Sequence[Kind] = KINDS) -> Findi
     producers = [f for f in frameworks if f.makes]
     consumers = [f for f in frameworks if f.takes]
     for kind, layout in product(kinds, LAYOUTS):
-        truth = Truth(kind, layout)
+        expected = Expected(kind, layout)
         messages: set[bytes] = set()
         for producer in producers:
             try:
-                messages.add(send(producer, truth))
+                messages.add(send(producer, expected))
             except Cannot as hole:
                 found.made[producer.name, kind, layout] = str(hole)
             else:
                 found.made[producer.name, kind, layout] = None
         for consumer in consumers:
-            whys = {taking.take(consumer, message, truth) for message in messages} or {NOTHING_SENT}
+            whys = {taking.take(consumer, message, expected) for message in messages} or {NOTHING_SENT}
             (found.taken[consumer.name, kind, layout],) = whys
     return found

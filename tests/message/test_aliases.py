@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-from collections import UserDict
 from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hand_built_capsules import Producer, ToDlpackOnly, floats
 
 import dlpack_wire as dw
-from dlpack_wire.message.aliases import is_tensor, stored_once, tied
+from dlpack_wire.message.aliases import stored_once, tied
 from dlpack_wire.message.names import MAX_ALIASES
 
 W = np.arange(12, dtype="f4").reshape(3, 4)
-
-
-@pytest.mark.parametrize(
-    "x",
-    [
-        W,
-        np.float32(1),
-        dw.decode(dw.encode(W)),
-        dw.to_proto(W),
-        floats().capsule,
-        Producer(floats),
-        ToDlpackOnly(floats()),
-    ],
-    ids=lambda x: type(x).__name__,
-)
-def test_tensors(x: Any) -> None:
-    assert is_tensor(x)
-
-
-@pytest.mark.parametrize("x", [{}, {"a": W}, [W], None, 7, "a", object(), Producer], ids=str)
-def test_other_things(x: Any) -> None:
-    assert not is_tensor(x)
-
-
-def test_a_mapping_with_a_to_dlpack_is_a_collection() -> None:
-    class Both(UserDict[str, Any]):
-        def to_dlpack(self) -> Any:
-            raise AssertionError("not a tensor")
-
-    assert not is_tensor(Both())
 
 
 @pytest.mark.parametrize(

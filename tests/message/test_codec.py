@@ -8,6 +8,7 @@ import random
 import struct
 import time
 import tracemalloc
+from collections import UserDict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hand_built_capsules import PADDED, Handmade, floats
+from hand_built_capsules import PADDED, Handmade, Producer, ToDlpackOnly, floats
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import (
@@ -34,6 +35,7 @@ from subprocesses import run_python
 from xxhash import xxh3_64_intdigest
 
 import dlpack_wire as dw
+from dlpack_wire.message.codec import is_tensor
 from dlpack_wire.v1 import dlpack_pb2
 
 SHAPES = ((), (1,), (5,), (2, 3), (4, 1, 3), (2, 3, 1, 2), (0,), (3, 0, 2))
@@ -895,3 +897,39 @@ def test_a_producer_may_hand_out_one_capsule_again() -> None:
 
     assert dw.encode(Again()) == dw.encode(Again())
     assert made.deleter_calls == 0
+
+
+# --- what is a tensor -----------------------------------------------------------------------------------------------
+
+
+FLOATS = np.arange(12, dtype="f4").reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        FLOATS,
+        np.float32(1),
+        dw.decode(dw.encode(FLOATS)),
+        dw.to_proto(FLOATS),
+        floats().capsule,
+        Producer(floats),
+        ToDlpackOnly(floats()),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_tensors(x: Any) -> None:
+    assert is_tensor(x)
+
+
+@pytest.mark.parametrize("x", [{}, {"a": FLOATS}, [FLOATS], None, 7, "a", object(), Producer], ids=str)
+def test_other_things(x: Any) -> None:
+    assert not is_tensor(x)
+
+
+def test_a_mapping_with_a_to_dlpack_is_a_collection() -> None:
+    class Both(UserDict[str, Any]):
+        def to_dlpack(self) -> Any:
+            raise AssertionError("not a tensor")
+
+    assert not is_tensor(Both())

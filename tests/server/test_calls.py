@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import Any
 
-import grpc
 import numpy as np
 from dlpack_wire_server.auth import Authorizer, Caller, Credentials
 from dlpack_wire_server.calls import CallLimits, Calls
+from dlpack_wire_server.grpc_calls import trailers
 from dlpack_wire_server.metrics import Metrics
 from server_process import ServerProcess
 
@@ -46,8 +46,8 @@ def test_one_caller_cannot_run_every_call() -> None:
         running = [asyncio.create_task(calls.answer("Get", Stranger(), wait)) for _ in range(3)]
         refused = (await running[2]).status
         assert refused is not None
-        assert refused.code == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert dict(refused.trailers) == {"dlpack-wire-reason": "TOO_MANY_REQUESTS"}
+        assert refused.code == "RESOURCE_EXHAUSTED"
+        assert dict(trailers(refused)) == {"dlpack-wire-reason": "TOO_MANY_REQUESTS"}
         go_on.set()
         assert await asyncio.gather(*running[:2]) == [(b"done", None)] * 2
         assert await calls.answer("Get", Stranger(), wait) == (b"done", None)
@@ -65,7 +65,7 @@ def test_a_fault_is_told_without_its_details(caplog: Any) -> None:
 
         status = (await calls.answer("Get", Stranger(), fail)).status
         assert status is not None
-        assert (status.code, "secret" in status.text) == (grpc.StatusCode.INTERNAL, False)
+        assert (status.code, "secret" in status.text) == ("INTERNAL", False)
         calls.close()
 
     asyncio.run(work())

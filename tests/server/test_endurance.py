@@ -25,7 +25,7 @@ from subprocesses import run_python
 
 import dlpack_wire as dw
 from dlpack_wire.service.client import Client, connect
-from dlpack_wire.service.operations import Patience
+from dlpack_wire.service.retry import Backoff
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MIB = 1 << 20
@@ -97,7 +97,7 @@ def serial_of(tensors: Any) -> int:
 def test_killed_at_any_moment_every_answer_holds(
     tmp_path: Path, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Patience, "_DELAYS", ())  # nobody waits for the server to come back
+    monkeypatch.setattr(Backoff, "_DELAYS", ())  # nobody waits for the server to come back
     writer = Writer(1)
     chance = random.Random(0)
     for _ in range(rounds(25, 2000)):

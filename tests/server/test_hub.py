@@ -14,9 +14,9 @@ import pytest
 from dlpack_wire_server import frame_queue
 from dlpack_wire_server.auth import Caller
 from dlpack_wire_server.budget import Budget
-from dlpack_wire_server.frame import KeptFrame
 from dlpack_wire_server.frame_queue import MAX_FRAME_BYTES, MAX_QUEUE_FRAMES, QUEUE_FRAMES, FrameQueue
 from dlpack_wire_server.hub import Hub, overhead
+from dlpack_wire_server.kept_frame import KeptFrame
 from dlpack_wire_server.status import Refusal
 
 import dlpack_wire as dw

@@ -19,7 +19,7 @@ from server_process import ServerProcess, eventually, running
 
 import dlpack_wire as dw
 from dlpack_wire.service.client import connect
-from dlpack_wire.service.connection import Tls
+from dlpack_wire.service.tls import Tls
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MIB = 1 << 20

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dlpack_wire_server.directory import DirectoryStore
-from dlpack_wire_server.memory import MemoryStore
-from dlpack_wire_server.objects import Commit, Draft, Serialized, Store, StoredObject
+from dlpack_wire_server.directory_store import DirectoryStore
+from dlpack_wire_server.memory_store import MemoryStore
 from dlpack_wire_server.status import Refusal
+from dlpack_wire_server.store import Commit, Draft, Serialized, Store, StoredObject
 
 import dlpack_wire as dw
 from dlpack_wire.message.names import encode_map

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dlpack_wire_server.memory import MemoryStore, Serialized
+from dlpack_wire_server.memory_store import MemoryStore, Serialized
 from dlpack_wire_server.status import Refusal
 from dlpack_wire_server.unfinished import UnfinishedPut, UnfinishedPuts
 

@@ -20,7 +20,7 @@ from dlpack_wire.message.wire import varint
 from dlpack_wire.service import messages as chunks
 from dlpack_wire.service.arrival import Arrival, IncompleteError, OutOfOrderError, Stage, check_distinct_names
 from dlpack_wire.service.messages import (
-    QUICK_BYTES,
+    QUICK_PARSE_BYTES,
     Chunk,
     Record,
     chunk_parts,
@@ -183,11 +183,11 @@ def test_what_parses_quickly() -> None:
     assert parses_quickly(b"\x18\x01" + chunk, 2)
     assert parses_quickly(chunk, 2)
     assert parses_quickly(b"", 2)
-    assert parses_quickly(bytes(QUICK_BYTES), 2)
+    assert parses_quickly(bytes(QUICK_PARSE_BYTES), 2)
     assert not parses_quickly(many.SerializeToString() + store, 3)
     assert not parses_quickly(store + many.SerializeToString(), 3)
     assert not parses_quickly(store * 2, 3)
-    assert not parses_quickly(bytes(QUICK_BYTES + 1), 2)
+    assert not parses_quickly(bytes(QUICK_PARSE_BYTES + 1), 2)
     inside = many.SerializeToString()
     assert not parses_quickly(b"\x7a" + varint(len(inside)) + inside, 2)
     assert not parses_quickly(b"\x7a" + varint(len(chunk) + len(inside)) + inside + chunk, 2)

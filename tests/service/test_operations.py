@@ -12,7 +12,8 @@ from memory_transport import LOST, MemoryTransport, new_service
 
 import dlpack_wire as dw
 from dlpack_wire.service.drivers import AsyncDriver, Clock
-from dlpack_wire.service.operations import Operations, Patience
+from dlpack_wire.service.operations import Operations
+from dlpack_wire.service.retry import Backoff
 from dlpack_wire.service.script import Notify, Pause, Script, SendAll, Unary
 from dlpack_wire.service.topics import Frame, Publishing, Subscribing
 from dlpack_wire.v1 import tensor_service_pb2 as pb
@@ -26,7 +27,7 @@ INFO = pb.GetServerInfoResponse(
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Patience, "_DELAYS", (0.0,) * 5)
+    monkeypatch.setattr(Backoff, "_DELAYS", (0.0,) * 5)
 
 
 def together(work: Callable[[MemoryTransport, Operations], Awaitable[Any]], **limits: int) -> Any:
@@ -119,14 +120,14 @@ def test_a_delete_is_not_repeated() -> None:
         script.throw(LOST)
 
 
-def test_patience_ends() -> None:
-    patience = Patience()
+def test_retries_end() -> None:
+    backoff = Backoff()
     for _ in range(5):
-        patience.pause(LOST)
+        backoff.pause(LOST)
     with pytest.raises(dw.RemoteError):
-        patience.pause(LOST)
-    patience.progress()
-    patience.pause(LOST)
+        backoff.pause(LOST)
+    backoff.progress()
+    backoff.pause(LOST)
 
 
 # --- against the server's state machine -------------------------------------------------------------------------------

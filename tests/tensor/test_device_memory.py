@@ -19,8 +19,8 @@ from hand_built_capsules import (
     floats,
     tabled,
 )
+from matrix.expected import KINDS, LAYOUTS, Cannot, Expected, Kind
 from matrix.frameworks import Framework, Torch, TvmFfi, lend
-from matrix.truth import KINDS, LAYOUTS, Cannot, Kind, Truth
 from subprocesses import run_python
 
 import dlpack_wire as dw
@@ -196,7 +196,7 @@ def test_a_table_gives_the_same_bytes_as_the_protocol(kind: Kind) -> None:
     """Also where elements of fewer than 8 bits are padded, which a table's tensor has no flag for."""
     for layout in LAYOUTS:
         try:
-            x = lend(Truth(kind, layout))
+            x = lend(Expected(kind, layout))
         except Cannot:
             continue
         assert dw.encode(tabled(x.made)) == dw.encode(x)
@@ -215,9 +215,9 @@ class WithoutTable:
         return self._x.__dlpack__(**asked)
 
 
-def with_table(framework: Framework, truth: Truth) -> Any:
+def with_table(framework: Framework, expected: Expected) -> Any:
     """A framework's tensor of a type that has a table; of tvm-ffi that is its own wrapper."""
-    x = framework.make(truth)
+    x = framework.make(expected)
     return x if framework.name == "torch" else framework.lib.core.DLTensorTestWrapper(x)
 
 
@@ -229,7 +229,7 @@ def test_tables_of_libraries_give_the_same_bytes_as_their_protocol(framework: Fr
     for kind in KINDS:
         for layout in LAYOUTS:
             try:
-                x = with_table(framework, Truth(kind, layout))
+                x = with_table(framework, Expected(kind, layout))
             except Cannot:
                 continue
             assert hasattr(type(x), "__dlpack_c_exchange_api__")

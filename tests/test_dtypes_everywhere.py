@@ -10,8 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from matrix.expected import KINDS, LAYOUTS, Cannot, Expected, Kind, cells
 from matrix.frameworks import ForeignNumpy, lend
-from matrix.truth import KINDS, LAYOUTS, Cannot, Kind, Truth, cells
 from strategies import lay_out, logical_bytes, native
 
 import dlpack_wire as dw
@@ -127,28 +127,28 @@ FOREIGN = [
 ]
 
 
-def check_arrived(t: dw.Tensor, truth: Truth) -> None:
-    kind = truth.kind
-    assert (t.dtype, t.header.padded, t.shape) == (kind.dtype, kind.padded, truth.layout.shape)
-    assert cells(kind, t.shape, bytes(t.payload)) == truth.elements
+def check_arrived(t: dw.Tensor, expected: Expected) -> None:
+    kind = expected.kind
+    assert (t.dtype, t.header.padded, t.shape) == (kind.dtype, kind.padded, expected.layout.shape)
+    assert cells(kind, t.shape, bytes(t.payload)) == expected.elements
 
 
 @each_kind
 def test_every_type_arrives_by_every_way(kind: Kind, way: Way, folder: Path) -> None:
     for layout in LAYOUTS:
-        truth = Truth(kind, layout)
+        expected = Expected(kind, layout)
         try:
-            x = lend(truth)
+            x = lend(expected)
         except Cannot:
             continue
         t = way(x, folder)
-        check_arrived(t, truth)
+        check_arrived(t, expected)
         assert t.header.strides == dw.decode(dw.encode(x)).header.strides
         assert t.header.checksum is not None or way is by_copied_message
         if kind.dtype.numpy_or_none is not None:
             values = np.ascontiguousarray(t.numpy()).reshape(-1).view(np.uint8)
             bits = kind.dtype.bits
-            assert (values & ((1 << bits) - 1) if bits < 8 else values).tobytes() == truth.elements
+            assert (values & ((1 << bits) - 1) if bits < 8 else values).tobytes() == expected.elements
         else:
             with pytest.raises(dw.UnsupportedTensorError, match=kind.dtype.name.rstrip("0123456789")):
                 t.numpy()
@@ -157,10 +157,10 @@ def test_every_type_arrives_by_every_way(kind: Kind, way: Way, folder: Path) -> 
 @pytest.mark.parametrize("kind", FOREIGN, ids=lambda kind: kind.name)
 def test_foreign_order_arrives_as_native_by_every_way(kind: Kind, way: Way, folder: Path) -> None:
     for layout in LAYOUTS:
-        truth = Truth(kind, layout)
-        x = ForeignNumpy().make(truth)
+        expected = Expected(kind, layout)
+        x = ForeignNumpy().make(expected)
         t = way(x, folder)
-        check_arrived(t, truth)
+        check_arrived(t, expected)
         assert t.header.byte_order == 3 - NATIVE
         assert t.numpy().dtype.isnative
         assert t.__dlpack__() is not None
@@ -207,8 +207,8 @@ LITTLE, BIG = dlpack_pb2.BYTE_ORDER_LITTLE_ENDIAN, dlpack_pb2.BYTE_ORDER_BIG_END
 def test_payloads_of_either_order_are_read(kind: Kind, order: int) -> None:
     """Complex types by halves, lanes one by one, whatever the layout; unknown codes are kept as they are."""
     for layout in DENSE:
-        truth = Truth(kind, layout)
-        message = dw.to_proto(lend(truth), checksum=False)
+        expected = Expected(kind, layout)
+        message = dw.to_proto(lend(expected), checksum=False)
         message.byte_order = order  # type: ignore[assignment]
         if order == BIG and kind.dtype.known:
             message.data = np.frombuffer(message.data, f"u{part_bytes(kind)}").byteswap().tobytes()
@@ -216,7 +216,7 @@ def test_payloads_of_either_order_are_read(kind: Kind, order: int) -> None:
         before = bytes(buffer)
         for _ in range(2):
             for t in (dw.decode(buffer), dw.from_proto(message)):
-                check_arrived(t, truth)
+                check_arrived(t, expected)
                 assert t.header.byte_order == order
                 assert t.byte_order == (NATIVE if kind.dtype.known else order)
         assert bytes(buffer) == message.SerializeToString() == before
@@ -225,7 +225,7 @@ def test_payloads_of_either_order_are_read(kind: Kind, order: int) -> None:
 @pytest.mark.parametrize("kind", FOREIGN, ids=lambda kind: kind.name)
 def test_encoding_a_foreign_order_array_tags_it_and_swaps_nothing(kind: Kind) -> None:
     for layout in DENSE:
-        x = ForeignNumpy().make(Truth(kind, layout))
+        x = ForeignNumpy().make(Expected(kind, layout))
         before = x.tobytes()
         for message in (dw.to_proto(x), dlpack_pb2.DLTensor.FromString(dw.encode(x))):
             assert message.byte_order == 3 - NATIVE

@@ -13,7 +13,7 @@ from dlpack_wire.service.messages import Record
 
 from .backing import MemfdBacking, SmallBacking
 from .budget import Budget
-from .objects import (
+from .store import (
     Commit,
     Committed,
     Draft,

@@ -33,7 +33,7 @@ from dlpack_wire.service.messages import Record
 
 from .backing import DescriptorBacking, FileBacking
 from .budget import Budget
-from .objects import (
+from .store import (
     Commit,
     Committed,
     Draft,

@@ -1,8 +1,8 @@
-"""The law: any bytes give a value or a `DecodeError`, in memory that the input's real size justifies; never another
-exception, never a crash. `decode` and the standard parser followed by `from_proto` give the same verdict wherever the
-contract is not stricter than protobuf. What is accepted can be used: every accessor, every export, and encoding it
-again gives the same value. Strides are accepted exactly if they obey rules M10 to M13 of proto/README.md. What the
-index of a file without problems gives is what the standard parser finds in the whole file.
+"""The properties: any bytes give a value or a `DecodeError`, in memory that the input's real size justifies; never
+another exception, never a crash. `decode` and the standard parser followed by `from_proto` give the same verdict
+wherever the contract is not stricter than protobuf. What is accepted can be used: every accessor, every export, and
+encoding it again gives the same value. Strides are accepted exactly if they obey rules M10 to M13 of proto/README.md.
+What the index of a file without problems gives is what the standard parser finds in the whole file.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ LAYOUTS = (
 )
 
 
-class Truth:
+class Expected:
     """A tensor that has to arrive.
 
     Attributes:
@@ -160,7 +160,7 @@ def unpack(packed: bytes, bits: int, count: int) -> bytes:
 
 
 def cells(kind: Kind, shape: tuple[int, ...], row_major: bytes) -> bytes:
-    """Elements as `Truth.elements` has them, from row-major bytes as the wire has them."""
+    """Elements as `Expected.elements` has them, from row-major bytes as the wire has them."""
     if kind.is_packed:
         return unpack(row_major, kind.dtype.bits, prod(shape) * kind.dtype.lanes)
     return row_major
