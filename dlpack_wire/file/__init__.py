@@ -43,7 +43,7 @@ def save(
 
     Raises:
         EncodeError: A name is malformed or repeated, a tensor cannot be written, or an iterable yields something else.
-        OSError: It could not be written. The old file, if any, is untouched.
+        OSError: The file cannot be written. The old file, if any, is untouched.
         ImportError: A URL needs the extra `dlpack-wire[remote]`.
 
     Memory:
@@ -74,8 +74,8 @@ def load(source: Any, *, verify: bool = True) -> Tensor | dict[str, Tensor]:
         verify: Compare all checksums.
 
     Raises:
-        DecodeError: It is not a tensor file, or damaged.
-        OSError: It could not be read.
+        DecodeError: Not a tensor file, or damaged.
+        OSError: The file cannot be read.
         ImportError: A URL needs the extra `dlpack-wire[remote]`.
 
     Memory:
@@ -92,8 +92,8 @@ def load_one(source: Any, *, verify: bool = True) -> Tensor:
     """Load the tensor of a file that holds one, whatever its name. Arguments are those of `load`.
 
     Raises:
-        DecodeError: It holds no tensor or several, or as for `load`.
-        OSError: It could not be read.
+        DecodeError: The file holds no tensor or several, or as for `load`.
+        OSError: The file cannot be read.
     """
     with _open_any(source, verify) as f:
         if len(f) != 1:
@@ -167,7 +167,7 @@ def open(
     Raises:
         DecodeError: Reading and appending: it is not a tensor file, or damaged.
         EncodeError: The alignment or metadata cannot be written, or a URL is to be appended to.
-        OSError: It could not be opened; appending: another process is appending to it (BlockingIOError).
+        OSError: The file cannot be opened; appending: another process is appending to it (BlockingIOError).
         ValueError: The mode is unknown.
         ImportError: A URL needs the extra `dlpack-wire[remote]`.
     """

@@ -70,9 +70,9 @@ class FileAppender(RecordWriter):
 
         Raises:
             BlockingIOError: Another process is appending to it.
-            DecodeError: It is not a tensor file, or has no complete generation.
+            DecodeError: Not a tensor file, or without a complete generation.
             EncodeError: The alignment is out of range, or the metadata cannot be written.
-            OSError: It could not be opened or created.
+            OSError: The file cannot be opened or created.
         """
         super().__init__(metadata, alignment)
         self._path = os.path.realpath(os.fsdecode(path))
@@ -145,7 +145,7 @@ class FileAppender(RecordWriter):
         """Make a generation of everything that was written since the last one.
 
         Raises:
-            OSError: It could not be written, or the path now names another file. Unflushed tensors are lost.
+            OSError: The file cannot be written, or the path now names another file. Unflushed tensors are lost.
             EncodeError: The metadata cannot be written, or the file has as many tensors as its indexes can hold.
             ValueError: The file is closed.
         """

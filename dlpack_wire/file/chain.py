@@ -17,7 +17,7 @@ from .index import MAGIC, TRAILER_BYTES, UNSUMMED_BYTES, Index, Trailer, check_i
 from .storage import Storage
 
 MAX_CHAIN = 64
-"""Most indexes that build on each other: a reader walks all of them."""
+"""Maximum number of indexes that build on each other: a reader walks all of them."""
 
 MAX_FOLDED_BYTES = 1 << 30
 """Links are not folded into an index larger than this: one of 2^31 bytes would be no message any more."""
@@ -57,7 +57,7 @@ def read_chain(source: Storage, trailer: Trailer, end: int) -> list[Link]:
 
     Raises:
         LimitError: More than `MAX_CHAIN` indexes build on each other.
-        DecodeError: One of them is damaged or malformed.
+        DecodeError: An index of the chain is damaged or malformed.
     """
     chain: list[Link] = []
     while True:

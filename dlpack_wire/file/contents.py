@@ -42,7 +42,7 @@ class FileContents:
             where: Name of the file in errors.
 
         Raises:
-            DecodeError: It is not a tensor file, or its end is damaged.
+            DecodeError: Not a tensor file, or damaged at its end.
         """
         self.source = source
         self.where = where
@@ -112,7 +112,7 @@ class FileContents:
         """Return the user metadata of the file; later indexes replace keys of earlier ones.
 
         Raises:
-            DecodeError: It is malformed.
+            DecodeError: Malformed metadata.
         """
         metadata: dict[str, Value] = {}
         try:
@@ -195,7 +195,7 @@ class FileContents:
         """Return an entry, held against the head of its record.
 
         Raises:
-            DecodeError: One of them is damaged or malformed, or they differ.
+            DecodeError: Entry and record differ, or one of them is damaged or malformed.
         """
         found = self._checked.get(ordinal)
         if found is not None:

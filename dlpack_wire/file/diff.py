@@ -41,9 +41,9 @@ def diff(first: Any, second: Any) -> Iterator[Difference]:
         second: Path or URL.
 
     Raises:
-        DecodeError: One of them is not a tensor file, or damaged where it had to be read.
+        DecodeError: A file is not a tensor file, or is damaged where it has to be read.
         UnsupportedTensorError: Packed elements differ that numpy has no type for.
-        OSError: One of them could not be read.
+        OSError: A file cannot be read.
 
     Memory:
         Payloads are only read where their checksums or layouts differ.

@@ -52,7 +52,7 @@ def read_entry(entry: Entry) -> CheckedEntry:
     """Return the header and checksum of an index entry, checked by themselves.
 
     Raises:
-        DecodeError: They are malformed.
+        DecodeError: Malformed fields.
     """
     fields = entry.header[:-SUM_FIELD_BYTES]
     if len(fields) <= _REMEMBERED_BYTES and entry.header[len(fields) : len(fields) + 1] == writing.SUM_TAG:
@@ -94,7 +94,7 @@ def check_record(source: Storage, located: CheckedEntry) -> None:
     """Hold an index entry against the head of its record.
 
     Raises:
-        DecodeError: They differ, or one of them is malformed.
+        DecodeError: Entry and record differ, or one of them is malformed.
     """
     entry = located.entry
     region = source.read(entry.record_offset, entry.data_offset)
@@ -140,7 +140,7 @@ def read_record(source: Storage, offset: int) -> RecordHead:
     """Read the head of the record at an offset.
 
     Raises:
-        DecodeError: It is malformed.
+        DecodeError: Malformed record.
     """
     return read_head(source.read(offset, min(offset + MAX_HEAD_BYTES, source.size)), 0, source.size, offset)
 
@@ -178,7 +178,7 @@ def read_whole(
         listed: Sums of the payload's blocks by an index, if one has them, so that a damaged block can be named.
 
     Raises:
-        DecodeError: It is damaged or malformed; names its tensor as far as that could be read.
+        DecodeError: Damaged or malformed; the error names the tensor as far as its name could be read.
     """
     names: list[str] = []
     try:

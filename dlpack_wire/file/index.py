@@ -71,8 +71,8 @@ _MIN_ENTRY_BYTES = 2 + 3 + _OFFSETS_BYTES  # tag, length, and a name of one byte
 _ROWS = 1 << 12
 """Entries handled by one vectorised step: enough to hide numpy's cost per call, few enough to stay in the cache."""
 
-_FEW_ROWS = 32
-"""Fewest entries for a vectorised step: with some 50 of them it takes as long as parsing them one by one."""
+_FEW_ROWS = 64
+"""Fewest entries for a vectorised step. With some 50 of them it takes as long as parsing them one by one."""
 
 # A key of the sorted name table: the upper half of the name's hash, and the position of the name in the index. An index
 # is a message, so it is below 2^31 bytes, and a position fits the other half. A key takes 8 bytes for each name; a dict
@@ -460,7 +460,7 @@ class Index:
         """Return the file metadata that this index states.
 
         Raises:
-            DecodeError: It is malformed.
+            DecodeError: Malformed metadata.
         """
         return decode_map(self._metadata, MAX_FILE_METADATA_BYTES)
 
@@ -512,7 +512,7 @@ class Index:
         """Parse an entry.
 
         Raises:
-            DecodeError: It is malformed.
+            DecodeError: Malformed entry.
         """
         content = self._content
         begin, stop = int(self._bounds[ordinal]), int(self._bounds[ordinal + 1])
@@ -570,7 +570,7 @@ def check_index(region: Buffer, index_offset: int, index_sum: int) -> bytes:
 
     Raises:
         ChecksumError: The index was damaged.
-        DecodeError: It does not fill the region.
+        DecodeError: The index does not fill the region.
     """
     check_sum(index_sum, xxh3(region), "index")
     end = len(region) - SUM_FIELD_BYTES

@@ -67,7 +67,7 @@ class LazyTensor(Tensor):
         """Read the payload, unless that has been done.
 
         Raises:
-            DecodeError: It does not match its checksum, or the file has become shorter.
+            DecodeError: The payload does not match its checksum, or the file has become shorter.
         """
         source = self._source
         if self._read is None and source is not None:

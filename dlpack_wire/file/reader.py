@@ -37,7 +37,7 @@ class FileReader(Mapping[str, Tensor]):
             verify: Check the blocks of a payload that are used, once each. Behind a URL that is always done.
 
         Raises:
-            DecodeError: It is not a tensor file, or its end is damaged.
+            DecodeError: Not a tensor file, or damaged at its end.
         """
         self._source = source
         self._where = where

@@ -29,7 +29,7 @@ MAX_ALIGNMENT = 4096
 """Largest alignment that a writer may choose: a page, so that a payload can be mapped by itself."""
 
 MAX_HEAD_BYTES = MAX_RECORD_BYTES + reading.MAX_HEADER_BYTES + reading.MAX_PADDING_BYTES + 64
-"""Most bytes from a record's tag to its payload: the sum of its parts' caps, and the tags and lengths around them."""
+"""Maximum bytes from a record's tag to its payload: the sum of its parts' caps, their tags and their lengths."""
 
 _SUM_TAG = byte(tags.HEADER_SUM)
 _TENSOR_TAG = byte(tags.TENSOR)
@@ -140,7 +140,7 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
     Raises:
         TruncatedError: The record does not end within the file.
         LimitError: A part of it is over its cap.
-        DecodeError: It is malformed.
+        DecodeError: Malformed record.
         ChecksumError: The head was damaged.
     """
     limit = len(buffer)

@@ -65,7 +65,7 @@ def recover(source: Any, target: Any = None, *, durable: bool = True) -> Recover
         The names that were saved, and the faults.
 
     Raises:
-        DecodeError: It is not a tensor file.
+        DecodeError: Not a tensor file.
         EncodeError: Not all records fit one file, whose index takes at most 2^31-1 bytes.
         BlockingIOError: Mending in place, and another process is appending to the file.
         OSError: The result could not be written; `source` is as it was.

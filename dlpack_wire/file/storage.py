@@ -186,8 +186,8 @@ def open_path(path: str, *, mapped: bool = True, only_regular: bool = False) -> 
         only_regular: Refuse links, pipes and devices: for a name that comes from a file and not from the user.
 
     Raises:
-        IsADirectoryError: It is a folder.
-        OSError: It cannot be opened, or is refused.
+        IsADirectoryError: The path is a folder.
+        OSError: The file cannot be opened, or is of a kind that is refused.
     """
     flags = os.O_NOFOLLOW | os.O_NONBLOCK if only_regular else 0  # else a pipe would block
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)

@@ -20,8 +20,8 @@ def check_magic(found: Buffer, size: int) -> None:
         size: The file's size.
 
     Raises:
-        UnsupportedVersionError: It is a tensor file of another version.
-        DecodeError: It is not a tensor file.
+        UnsupportedVersionError: A tensor file of another version.
+        DecodeError: Not a tensor file.
     """
     if size == 0:
         raise DecodeError("not a tensor file: it is empty", field="magic")

@@ -35,7 +35,7 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 MAX_LINES_BYTES = MAX_MESSAGE_BYTES - MAX_FILE_METADATA_BYTES - (1 << 20)
-"""Most bytes of index entries of one generation, so that its index is one message: tens of millions of tensors."""
+"""Maximum bytes of index entries of one generation, so that its index is one message: tens of millions of tensors."""
 
 SMALL_BYTES = 256 * 1024
 """Payloads up to this size are gathered into a buffer, so that many small ones cost few system calls. Each is copied
@@ -200,7 +200,7 @@ class RecordWriter:
         """Publish the file.
 
         Raises:
-            OSError: It could not be written; the old file, if any, stays.
+            OSError: The file cannot be written; the old file, if any, stays.
         """
         raise NotImplementedError
 
@@ -290,7 +290,7 @@ class FileWriter(RecordWriter):
 
         Raises:
             EncodeError: The metadata has been changed to something that cannot be written.
-            OSError: It could not be written; the old file, if any, stays.
+            OSError: The file cannot be written; the old file, if any, stays.
         """
         with self._lock:
             if not self._closed and not self._is_inherited:

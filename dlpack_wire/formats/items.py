@@ -61,8 +61,8 @@ def pieces(item: Item) -> Iterator[Any]:
     """Yield the elements' bytes, row-major and little endian, in pieces.
 
     Raises:
-        EncodeError: The tensor is not as the item announces it.
-        DecodeError: The tensor is damaged.
+        EncodeError: The tensor differs from what the item announces.
+        DecodeError: Damaged tensor.
     """
     with source_of(item.load(), "compact") as source:
         _check(item, source)

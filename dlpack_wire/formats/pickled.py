@@ -94,7 +94,7 @@ class _Machine:
         """Take the top of the stack.
 
         Raises:
-            DecodeError: It is a mark.
+            DecodeError: The value is a mark.
             IndexError: The stack is empty.
         """
         value = self._stack.pop()

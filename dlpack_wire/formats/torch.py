@@ -34,7 +34,7 @@ _ROOT = re.compile("[^/]*/data[.]pkl")
 """Name of the pickle in the archive: torch puts everything into one folder, named for the file."""
 
 _MAX_NODES = 1 << 22
-"""Most values that are visited: a pickle may hold one list many times over, so its size bounds nothing."""
+"""Maximum number of values that are visited: a pickle may hold one list many times over, so its size bounds nothing."""
 
 _MAX_DEPTH = 100
 """Deepest nesting of values, which bounds the recursion."""

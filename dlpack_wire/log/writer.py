@@ -30,7 +30,7 @@ more is lost in a crash before a chunk is full."""
 Compression = Literal["none", "lz4", "zstd"]
 
 _MAX_TOPICS = 65535
-"""Most topics of a log: MCAP numbers channels with 16 bits, and this writer from 1."""
+"""Maximum number of topics of a log: MCAP numbers channels with 16 bits, and this writer from 1."""
 
 
 class LogWriter:
@@ -127,7 +127,7 @@ class LogWriter:
         """Hand everything to the operating system, so that it survives the end of this process.
 
         Raises:
-            OSError: It could not be written. The log takes no more and cannot be finalised.
+            OSError: The log cannot be written. It takes no more and cannot be finalised.
             ValueError: The log is closed.
         """
         self._check_usable()
@@ -139,7 +139,7 @@ class LogWriter:
         """Finalise the log: write the index that readers need.
 
         Raises:
-            OSError: It could not be written, now or before.
+            OSError: The log cannot be written, or could not be before.
         """
         if self._closed:
             return

@@ -33,16 +33,16 @@ MAX_NAME_BYTES = 4096
 """Longest name in UTF-8: the length of a path on most systems."""
 
 MAX_ALIASES = 64
-"""Most further names of one tensor: a model with a weight tied more often has not been seen."""
+"""Maximum number of further names of one tensor: a model with a weight tied more often has not been seen."""
 
 MAX_RECORD_BYTES = 1 << 20
-"""Most bytes of a record without its tensor: a reader fetches them before it looks at the tensor."""
+"""Maximum bytes of a record without its tensor: a reader fetches them before it looks at the tensor."""
 
 MAX_NAMES_BYTES = MAX_RECORD_BYTES - SUM_FIELD_BYTES
-"""Most bytes of a record's names and metadata: its cap without the header sum's field."""
+"""Maximum bytes of a record's names and metadata: its cap without the header sum's field."""
 
 MAX_FILE_METADATA_BYTES = 16 << 20
-"""Most bytes of a file's metadata: a tokenizer's vocabulary fits."""
+"""Maximum bytes of a file's metadata: a tokenizer's vocabulary fits."""
 
 # Numbers of the fields that records of a file and of the service, and entries of an index, have in common.
 _RECORD = tensor_file_pb2.TensorRecord.DESCRIPTOR
@@ -89,7 +89,7 @@ def check_encodings(encoded: Sequence[bytes]) -> None:
     """Check many names at once; see `decode_name`.
 
     Raises:
-        DecodeError: One of them is too long, not UTF-8, or contains NUL.
+        DecodeError: A name is too long, not UTF-8, or contains NUL.
     """
     joined = b"\0".join(encoded)
     try:

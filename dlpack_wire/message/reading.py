@@ -24,10 +24,10 @@ from .wire import LEN, VARINT, field_cut, fixed_size, read_field, read_minimal_v
 from .writing import ORDER_FIELDS, SUM_TAG, fixed_fields
 
 MAX_HEADER_BYTES = 64 * 1024
-"""Most bytes of all fields except padding and data: fifty times those of 64 dimensions with strides."""
+"""Maximum bytes of all fields except padding and data: fifty times those of 64 dimensions with strides."""
 
 MAX_PADDING_BYTES = 16384
-"""Most padding: four times the largest alignment of a file, the most that a writer ever needs."""
+"""Maximum size of padding: four times the largest alignment of a file, the most that a writer ever needs."""
 
 # Names of this module are looked up faster than attributes of another: `read` compares with up to 13 of them a field.
 _VERSION, _FLAGS, _DEVICE, _DTYPE = tags.VERSION, tags.FLAGS, tags.DEVICE, tags.DTYPE
@@ -68,7 +68,7 @@ def read(buffer: Buffer, pos: int, end: int) -> Parsed:
     The payload may be missing, whatever the header says: its positions are then `end`, as is that of a missing sum.
 
     Raises:
-        TruncatedError: It ends inside a field.
+        TruncatedError: The message ends inside a field.
         DecodeError: The header breaks a rule of the contract.
     """
     begin = pos
@@ -356,8 +356,8 @@ def check_padding(padding: Buffer) -> None:
     """Check padding.
 
     Raises:
-        LimitError: It is too long.
-        DecodeError: It has bytes other than zero.
+        LimitError: Padding too long.
+        DecodeError: Padding with bytes other than zero.
     """
     size = len(padding)
     if size > MAX_PADDING_BYTES:

@@ -48,8 +48,8 @@ def read_varint(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
     Bits above 64 are dropped, as every parser does.
 
     Raises:
-        TruncatedError: It does not end before `end`.
-        DecodeError: It has more than 10 bytes.
+        TruncatedError: The varint does not end before `end`.
+        DecodeError: More than 10 bytes.
     """
     value = shift = 0
     while True:
@@ -70,7 +70,7 @@ def read_minimal_varint(buffer: Buffer, pos: int, end: int) -> tuple[int, int]:
     """Read a minimal varint; return it and the position after it.
 
     Raises:
-        DecodeError: It is cut off, longer than it needs to be, or over 64 bits.
+        DecodeError: Cut off, longer than needed, or over 64 bits.
     """
     value, after = read_varint(buffer, pos, end)
     if after - pos > 1 and buffer[after - 1] == 0:

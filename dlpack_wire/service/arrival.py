@@ -116,7 +116,7 @@ class Arrival:
 
         Raises:
             OutOfOrderError: The chunk is not the next expected one.
-            DecodeError: It is not whole blocks with a sum each, or its contents are malformed.
+            DecodeError: The chunk is not whole blocks with a sum each, or its contents are malformed.
             ChecksumError: A block does not match its sum, or all blocks the tensor's checksum.
         """
         self._require(Stage.CHUNKS, "a chunk")

@@ -45,7 +45,7 @@ class AsyncClient(Connected):
             token: As for `connect`.
             tls: As for `connect`.
             timeout: As for `connect`.
-            max_operations: Most operations at the same time; further ones wait.
+            max_operations: Maximum number of operations at the same time; further ones wait.
         """
         self._connection = Connection(address, token=token, tls=tls, timeout=timeout)
         self._transport = self._connection.async_transport()

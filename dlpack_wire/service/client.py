@@ -28,7 +28,7 @@ def connect(address: str, *, token: str | None = None, tls: Tls | None = None, t
         address: `host:port`, `unix:/path`, or a URL: `grpc://host:port`, or `grpcs://host:port` for TLS.
         token: Bearer token, if the server asks for one.
         tls: Speak TLS; `Tls()` trusts the system's authorities.
-        timeout: Most seconds that one operation may take; None: as long as the server answers at all.
+        timeout: Maximum seconds that one operation may take; None: as long as the server answers at all.
 
     Returns:
         A client to be closed, best by `with`.
@@ -246,8 +246,8 @@ class Client(Connected):
             patterns: A topic, or a prefix of topics and a final `*`; or several of these.
             policy: When behind: "latest" gets the newest frame of each topic, "drop_oldest" the newest ones that fit
                 the queue, "reliable" all, or after those that were queued an error.
-            queue_frame_count: Most frames queued; 0: the server's default, which is 64, or 4096 with "latest".
-            queue_bytes: Most bytes queued; 0: the server's default, which is 64 MiB.
+            queue_frame_count: Maximum frames queued; 0: the server's default, which is 64, or 4096 with "latest".
+            queue_bytes: Maximum bytes queued; 0: the server's default, which is 64 MiB.
             skip_retained: Do not begin with the newest frame that each topic has already.
 
         Raises:

@@ -15,7 +15,7 @@ class Connection:
 
     Attributes:
         address: The server's address, as it was given.
-        timeout: Most seconds of an operation, or None.
+        timeout: Maximum seconds of an operation, or None.
         operations: The operations on its objects.
         closed: True after `close`.
     """
@@ -111,7 +111,7 @@ class Connected:
 
     @property
     def timeout(self) -> float | None:
-        """Most seconds that one operation may take, or None."""
+        """Maximum seconds that one operation may take, or None."""
         return self._connection.timeout
 
     @property

@@ -33,10 +33,10 @@ MAX_CHUNK_BYTES = MAX_SERVICE_MESSAGE_BYTES // BLOCK_BYTES * BLOCK_BYTES - BLOCK
 """Largest payload of a chunk: whole blocks that leave room for what shares their message."""
 
 INLINE_BYTES = 1 << 20
-"""Most payload bytes in Store and Fetch: leaves room for headers and metadata."""
+"""Maximum payload bytes in Store and Fetch: leaves room for headers and metadata."""
 
 MAX_METADATA_BYTES = 1 << 20
-"""Most bytes of an object's metadata: leaves room for the rest of a message."""
+"""Maximum bytes of an object's metadata: leaves room for the rest of a message."""
 
 QUICK_PARSE_BYTES = 64 << 10
 """Messages with fewer bytes beside a payload are cheap to parse."""
@@ -44,7 +44,7 @@ QUICK_PARSE_BYTES = 64 << 10
 _FEW_FIELDS = 32
 
 MAX_FIELDS = 100_000
-"""Most fields of a message, or of a record in it: enough for as many tensors as an object may have."""
+"""Maximum number of fields of a message, or of a record in it: enough for as many tensors as an object may have."""
 
 _CHUNK = pb.Chunk.DESCRIPTOR
 _TENSOR_INDEX_TAG = byte(tag(_CHUNK, "tensor_index"))
@@ -136,7 +136,7 @@ def chunks_of(source: Source, index: int, size: int, begin: int = 0) -> Iterator
     Args:
         source: The tensor.
         index: Its number in the stream.
-        size: Most bytes of a chunk, at least a block.
+        size: Maximum bytes of a chunk, at least a block.
         begin: Position to begin at, that of a block.
     """
     size = size // BLOCK_BYTES * BLOCK_BYTES
@@ -185,7 +185,7 @@ def parse(kind: type[_M], serialized: Buffer, max_records: int = 1 << 16) -> tup
 
     Raises:
         DecodeError: The message or a record in it is malformed.
-        LimitError: It has more than `max_records` records.
+        LimitError: More than `max_records` records.
     """
     records_number, chunks_number = _FIELDS.get(kind, _NO_FIELDS)
     records: list[Record] = []
@@ -307,7 +307,7 @@ def read_chunk(buffer: Buffer, pos: int, end: int) -> Chunk:
     """Read the serialized `Chunk` in [pos, end).
 
     Raises:
-        DecodeError: It is malformed.
+        DecodeError: Malformed message.
     """
     index = offset = 0
     sums = b""

@@ -32,14 +32,14 @@ class ServerInfo(NamedTuple):
     Attributes:
         version: Of the server program.
         instance_id: 32 hex digits, new at each start of the server.
-        inline_payload_bytes: Most payload bytes of an object that travels in one message.
+        inline_payload_bytes: Maximum payload bytes of an object that travels in one message.
         max_chunk_bytes: Largest chunk to send: the smaller of its limit and ours.
-        max_object_bytes: Most payload bytes of an object; 0: no limit but the store's.
-        max_tensor_count: Most tensors of an object.
+        max_object_bytes: Maximum payload bytes of an object; 0: no limit but the store's.
+        max_tensor_count: Maximum number of tensors of an object.
         upload_retention_ns: How long it keeps an interrupted put.
         methods: Names of its methods.
         features: Parts of the contract that it knows beyond the first release's.
-        max_frame_bytes: Most payload bytes of a frame.
+        max_frame_bytes: Maximum payload bytes of a frame.
     """
 
     version: str

@@ -77,7 +77,7 @@ def checked(
     """Check untrusted numbers against every rule of the contract, and return them as a header without a checksum.
 
     Raises:
-        DecodeError: They break a rule of the contract.
+        DecodeError: The fields break a rule of the contract.
     """
     if flags & ~_KNOWN_FLAGS:
         raise DecodeError(f"{flags}: only the bits 1, 2 and 4 are known", field="flags")
@@ -103,8 +103,8 @@ def check_payload_size(header: Header, size: int) -> None:
     """Check that a payload has exactly the size that the header states.
 
     Raises:
-        TruncatedError: It is shorter.
-        DecodeError: It is longer.
+        TruncatedError: The payload is shorter.
+        DecodeError: The payload is longer.
     """
     needed = header.payload_bytes
     if size < needed:

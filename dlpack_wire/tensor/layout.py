@@ -13,7 +13,7 @@ from ..errors import DecodeError, WireError
 from .dtype import DType
 
 MAX_NDIM = 64
-"""Most dimensions of a tensor: numpy's limit, and more than any framework uses."""
+"""Maximum number of dimensions of a tensor: numpy's limit, and more than any framework uses."""
 
 MAX_ELEMENT_BITS = 8 * (2**31 - 1)
 """Widest element: one that fills a message, and the most that numpy can hold."""

@@ -23,7 +23,7 @@ class Memo(dict[_K, _V]):
     buffer or a connection.
 
     Attributes:
-        limit: Most entries.
+        limit: Maximum number of entries.
     """
 
     __slots__ = ("limit",)

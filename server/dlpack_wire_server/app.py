@@ -144,7 +144,7 @@ class Server:
     def _open_metrics(self, store: Store, hub: Hub) -> Metrics:
         metrics = Metrics()
         metrics.watch("store_bytes", "Bytes of all images in the store.", lambda: store.budget.used)
-        metrics.watch("store_limit_bytes", "Most bytes of all images.", lambda: store.budget.limit)
+        metrics.watch("store_limit_bytes", "Maximum bytes of all images.", lambda: store.budget.limit)
         metrics.watch("unfinished_uploads", "Unfinished puts that can be resumed.", lambda: len(self._unfinished))
         metrics.watch("subscribers", "Subscriptions that are open.", lambda: len(hub.subscriptions))
         metrics.watch("topics", "Topics that frames were published on.", lambda: hub.topic_count)
@@ -278,7 +278,7 @@ def serve(options: Options, ready: Callable[[list[str]], None]) -> None:
         ready: Called once, with the addresses that are listened on.
 
     Raises:
-        StartError: It cannot start.
+        StartError: The server cannot start.
     """
     configure(options.log_format, options.log_level)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -101,8 +101,8 @@ class Authorizer:
             certificates: Whether callers show certificates, whose names then tell them apart.
 
         Raises:
-            OSError: It cannot be read.
-            ValueError: It is not in the form above.
+            OSError: The file cannot be read.
+            ValueError: The file is not in the form above.
         """
         self.version = 0
         self._path = path

@@ -12,14 +12,14 @@ class Budget:
     """Bytes to be reserved and released.
 
     Attributes:
-        limit: Most bytes that may be reserved at the same time.
+        limit: Maximum bytes that may be reserved at the same time.
     """
 
     def __init__(self, limit: int, used: int = 0, flag: str = "--max-store-bytes") -> None:
         """Begin with some bytes reserved already.
 
         Args:
-            limit: Most bytes.
+            limit: Maximum bytes.
             used: Bytes reserved already; may be over the limit.
             flag: Flag that sets the limit, for the error.
         """

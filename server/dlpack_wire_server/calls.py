@@ -142,7 +142,7 @@ class Calls:
         """Count one more call of a caller; long ones apart, so that they do not keep others out.
 
         Raises:
-            Refusal: TOO_MANY_REQUESTS.
+            Refusal: TOO_MANY_REQUESTS, if the caller has as many calls as it may.
         """
         brief = method not in _LONG
         key = owner, "" if brief else method

@@ -80,12 +80,12 @@ class DirectoryStore:
 
         Args:
             path: The folder.
-            limit_bytes: Most bytes of all images; 0: whatever fits the disk.
+            limit_bytes: Maximum bytes of all images; 0: whatever fits the disk.
             retention_ns: How long committed uploads are remembered.
-            max_remembered: Most of them.
+            max_remembered: How many are remembered at most.
 
         Raises:
-            OSError: It cannot be used, or another server has it.
+            OSError: The folder cannot be used, or another server has it.
         """
         self._path = Path(path)
         self._objects = self._path / "objects"

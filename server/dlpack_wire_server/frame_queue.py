@@ -16,7 +16,7 @@ from .kept_frame import KeptFrame
 from .status import Refusal
 
 MAX_FRAME_BYTES = 256 << 20
-"""Most payload bytes of a frame: an 8K image in float32 with four channels fits."""
+"""Maximum payload bytes of a frame: an 8K image in float32 with four channels fits."""
 
 QUEUE_FRAMES, MAX_QUEUE_FRAMES = 64, 4096
 """Default and maximum queue length, in frames."""

@@ -22,13 +22,13 @@ from .kept_frame import OVERHEAD_BYTES, Intake, KeptFrame
 from .status import Refusal
 
 MAX_PATTERNS = 1000
-"""Most patterns of a subscription: each costs a look-up in `publish`."""
+"""Maximum number of patterns of a subscription: each costs a look-up in `publish`."""
 
 MAX_PATTERN_BYTES = 64 << 10
-"""Most bytes of all patterns of a subscription, which are kept for as long as it lasts."""
+"""Maximum bytes of all patterns of a subscription, which are kept for as long as it lasts."""
 
 MAX_TOPICS = 1 << 16
-"""Most topics. One takes about 1 KiB without a frame."""
+"""Maximum number of topics. One takes about 1 KiB without a frame."""
 
 STALL_S = 60.0
 """Seconds that a subscriber may leave a message, or a publisher a frame, unfinished: a phone may lose its network for
@@ -73,9 +73,9 @@ class Hub:
         """Begin without topics.
 
         Args:
-            limit_bytes: Most bytes of all frames that are kept.
-            max_subscribers: Most subscriptions.
-            max_topics: Most topics. Past them, those that nobody uses are forgotten.
+            limit_bytes: Maximum bytes of all frames that are kept.
+            max_subscribers: Maximum number of subscriptions.
+            max_topics: Maximum number of topics. Past them, those that nobody uses are forgotten.
         """
         self.budget = Budget(limit_bytes, flag="--max-topic-bytes")
         self.frame_count = 0
@@ -98,7 +98,7 @@ class Hub:
 
     @property
     def max_frame_bytes(self) -> int:
-        """Most payload bytes of a frame, whose head takes some more of the memory for frames."""
+        """Maximum payload bytes of a frame, whose head takes some more of the memory for frames."""
         return min(MAX_FRAME_BYTES, self.budget.limit)
 
     def require_open(self) -> None:

@@ -87,7 +87,7 @@ class Intake:
         """Check a chunk and keep it. May run in a thread.
 
         Raises:
-            DecodeError: It is not the next one, or damaged.
+            DecodeError: Not the next chunk, or damaged.
         """
         self._arrival.chunk(piece)
         self._chunks.append(b"".join(chunk_parts(piece)))

@@ -51,7 +51,7 @@ def check_free(address: str) -> None:
     """Refuse an address that cannot be bound. gRPC itself does not tell why it failed.
 
     Raises:
-        AddressError: It is in use, not one of this machine's, or not allowed.
+        AddressError: The address is in use, not one of this machine's, or not allowed.
     """
     host, port = split(address)
     try:

@@ -42,9 +42,9 @@ class MemoryStore:
         """Begin with an empty store.
 
         Args:
-            limit_bytes: Most bytes of all images, drafts and replaced objects still being read included.
+            limit_bytes: Maximum bytes of all images, drafts and replaced objects still being read included.
             retention_ns: How long committed uploads are remembered.
-            max_remembered: Most of them.
+            max_remembered: How many are remembered at most.
         """
         self.budget = Budget(limit_bytes)
         self._retention_ns = retention_ns

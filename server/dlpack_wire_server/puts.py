@@ -48,9 +48,9 @@ class ObjectLimits(NamedTuple):
     """Sizes of objects that a put may have.
 
     Attributes:
-        payload_bytes: Most payload bytes of one object; 0: whatever fits the store.
-        tensor_count: Most tensors of one object.
-        header_bytes: Most bytes of all headers, names and metadata of one object.
+        payload_bytes: Maximum payload bytes of one object; 0: whatever fits the store.
+        tensor_count: Maximum number of tensors of one object.
+        header_bytes: Maximum bytes of all headers, names and metadata of one object.
     """
 
     payload_bytes: int = 0

@@ -25,7 +25,7 @@ from .status import Refusal
 from .store import ObjectSummary, StoredObject, StoredRecord
 
 PAGE_BYTES = MAX_SERVICE_MESSAGE_BYTES - (1 << 20)
-"""Most bytes of a page. A first entry larger than this is sent alone."""
+"""Maximum bytes of a page. A first entry larger than this is sent alone."""
 
 
 def object_field(number: int, info: ObjectSummary) -> bytes:
@@ -67,7 +67,7 @@ def fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> byt
     """Return the message of a Fetch: all headers, and as many payload bytes as fit one message.
 
     Raises:
-        Refusal: HEADERS_TOO_LARGE.
+        Refusal: HEADERS_TOO_LARGE, if the records do not fit into one message.
     """
     parts: list[Buffer] = [object_field(1, stored.info)]
     left_bytes = MAX_SERVICE_MESSAGE_BYTES - INLINE_BYTES - (64 << 10) - len(parts[0])
@@ -103,7 +103,7 @@ def get_messages(
         stored: The object.
         records: The tensors that were asked for.
         request: The request.
-        size: Most bytes of a chunk, which is rounded down to whole blocks, of which it has at least one.
+        size: Maximum bytes of a chunk, which is rounded down to whole blocks, of which it has at least one.
 
     Raises:
         DecodeError: Selections contradict the rest of the request, or it starts within a block.

@@ -17,7 +17,8 @@ def part(header: Header, payload: memoryview, selections: Sequence[pb.AxisSelect
     """Select a part of a tensor; return its header without a checksum, and its bytes, compact and row-major.
 
     Raises:
-        Refusal: INVALID_REQUEST, or OUT_OF_RANGE.
+        Refusal: INVALID_REQUEST, if the tensor is packed, or a selection is malformed or one too many; OUT_OF_RANGE, if
+            an index is outside its axis.
     """
     if header.is_packed:
         raise Refusal("INVALID_REQUEST", f"elements of packed {header.dtype.name} share bytes: get the whole tensor")

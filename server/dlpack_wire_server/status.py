@@ -10,7 +10,7 @@ from dlpack_wire.service.arrival import IncompleteError, OutOfOrderError
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MAX_TEXT_BYTES = 1000
-"""Most bytes of a status text. HTTP/2 peers take 8 KiB of trailers, and percent-encoding may triple the text."""
+"""Maximum bytes of a status text. HTTP/2 peers take 8 KiB of trailers, and percent-encoding may triple the text."""
 
 CODES = {
     "INVALID_NAME": "INVALID_ARGUMENT",

@@ -165,7 +165,7 @@ class Store(Protocol):
             metadata: Its metadata.
 
         Raises:
-            Refusal: STORE_FULL.
+            Refusal: STORE_FULL, if there is no space for the object.
         """
 
     def publish(
@@ -181,7 +181,7 @@ class Store(Protocol):
             upload: Key to remember the commit by.
 
         Raises:
-            Refusal: GENERATION_MISMATCH.
+            Refusal: GENERATION_MISMATCH, if the present generation is not `if_generation`.
         """
 
     def committed(self, upload: bytes) -> Committed | None:
@@ -201,7 +201,7 @@ class Store(Protocol):
         """Remove a name, and return the generation that it had.
 
         Raises:
-            Refusal: OBJECT_NOT_FOUND, GENERATION_MISMATCH.
+            Refusal: OBJECT_NOT_FOUND, or GENERATION_MISMATCH if the present generation is not `if_generation`.
         """
 
     def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:

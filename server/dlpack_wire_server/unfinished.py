@@ -66,8 +66,8 @@ class UnfinishedPuts:
 
         Args:
             retention_ns: How long an interrupted upload is kept.
-            max_bytes: Most bytes that the images of one owner's uploads will have.
-            max_count: Most uploads of one owner.
+            max_bytes: Maximum bytes that the images of one owner's uploads will have.
+            max_count: Maximum number of uploads of one owner.
             clock: Monotonic clock, in nanoseconds.
         """
         self.retention_ns = retention_ns
@@ -99,7 +99,7 @@ class UnfinishedPuts:
         """Refuse an upload whose image would take its owner over the limit.
 
         Raises:
-            Refusal: STORE_FULL.
+            Refusal: STORE_FULL, if unfinished uploads hold all they may.
         """
         # A copy of the values: this may run in a thread.
         drafts = [other.draft for other in list(self._uploads.values()) if other.owner == upload.owner]
@@ -114,7 +114,7 @@ class UnfinishedPuts:
         """Go on receiving an upload.
 
         Raises:
-            Refusal: UPLOAD_NOT_FOUND, UPLOAD_IN_PROGRESS.
+            Refusal: UPLOAD_NOT_FOUND; UPLOAD_IN_PROGRESS, if another call is sending it.
         """
         upload = self.find(key)
         if upload is None:
@@ -141,7 +141,7 @@ class UnfinishedPuts:
         """Drop an upload; if a call is receiving it, that call ends and drops it.
 
         Raises:
-            Refusal: UPLOAD_NOT_FOUND.
+            Refusal: UPLOAD_NOT_FOUND, if this caller has no such upload.
         """
         self.expire()
         upload = self._uploads.get(key)
