@@ -27,6 +27,7 @@ from .errors import (
 )
 from .file import load, load_dict, load_one, open, save, verify
 from .file.appender import FileAppender
+from .file.compaction import Compaction, compact
 from .file.diff import Difference, diff
 from .file.reader import FileReader
 from .file.recovery import Recovery, recover
@@ -106,6 +107,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "ByteOrder",
     "ChecksumError",
+    "Compaction",
     "DType",
     "DecodeError",
     "Device",
@@ -125,6 +127,7 @@ __all__ = [
     "UnsupportedTensorError",
     "UnsupportedVersionError",
     "WireError",
+    "compact",
     "decode",
     "diff",
     "encode",

@@ -1,4 +1,4 @@
-"""The command line: `dlpack-wire info|ls|verify|recover|diff|convert|serve|put|get|rm|watch`."""
+"""The command line: `dlpack-wire info|ls|verify|recover|compact|diff|convert|serve|put|get|rm|watch`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import __version__, file
 from ..errors import DecodeError, NotFoundError, RemoteError, WireError
 from ..file import audit, recovery
+from ..file.compaction import compact
 from ..file.diff import diff
 from ..file.reader import contents_of
 from ..file.walk import walk
@@ -167,6 +168,13 @@ def _parser() -> argparse.ArgumentParser:
         Positional("target", "the file to write; without it the damaged file itself is mended", optional=True),
     )
     add(
+        "compact",
+        _compact,
+        "Rewrite a tensor file without replaced and removed tensors and old indexes.",
+        tensor_file,
+        Positional("target", "the file to write; without it the file itself is replaced", optional=True),
+    )
+    add(
         "diff",
         _diff,
         "Compare two tensor files by values.",
@@ -226,6 +234,7 @@ def _info(options: argparse.Namespace) -> int:
             "tensors": len(stored),
             "names": len(f),
             "generations": len(walk(contents_of(f).source).ends),
+            "dead_bytes": contents_of(f).dead_bytes(),
             "torn_bytes": f.torn_bytes,
         }
         metadata = f.metadata
@@ -299,6 +308,16 @@ def _recover(options: argparse.Namespace) -> int:
         print_problems(found.problems)
         print(f"{printable(options.target or options.file)}: {len(found.names)} names are whole")
     return BAD_DATA if found.problems else OK
+
+
+def _compact(options: argparse.Namespace) -> int:
+    done = compact(options.file, options.target)
+    if options.json:
+        print_json(done._asdict())
+    else:
+        where = printable(options.target or options.file)
+        print(f"{where}: {len(done.names)} names, {done.before_bytes} bytes before, {done.after_bytes} after")
+    return OK
 
 
 def _diff(options: argparse.Namespace) -> int:

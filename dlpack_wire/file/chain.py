@@ -35,10 +35,12 @@ class Link:
     Attributes:
         trailer: Its position and sum.
         index: Its content.
+        end: Position of its trailer's end.
     """
 
     trailer: Trailer
     index: Index
+    end: int
 
 
 def trailer_at(source: Storage, end: int) -> Trailer | None:
@@ -62,7 +64,7 @@ def read_chain(source: Storage, trailer: Trailer, end: int) -> list[Link]:
     chain: list[Link] = []
     while True:
         index = read_index(source, trailer, end)
-        chain.append(Link(trailer, index))
+        chain.append(Link(trailer, index, end))
         if index.base is None:
             chain.reverse()
             return chain

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,18 @@ from .walk import Walk, check_magic, walk
 
 _MANY_NAMES = 32
 """Names looked up one by one; from then on a dictionary of all names is cheaper than a search for each."""
+
+
+class _NewestEntry(NamedTuple):
+    """The newest entry that has a name.
+
+    Attributes:
+        ordinal: Its ordinal.
+        removes: True if it removes the name.
+    """
+
+    ordinal: int
+    removes: bool
 
 
 class FileContents:
@@ -123,6 +136,15 @@ class FileContents:
             raise
         return metadata
 
+    def dead_bytes(self) -> int:
+        """Return how many bytes before the end of the live generation no name and no live index needs."""
+        needed = len(MAGIC) + sum(link.end - link.trailer.index_offset for link in self.chain)
+        for ordinal in {ordinal for _, ordinal in self.ordinals()}:
+            at, within = self._index_of(ordinal)
+            begin, data_begin, data_bytes = self._indexes[at].offsets[within].tolist()
+            needed += data_begin + data_bytes - begin
+        return self.generation_end - needed
+
     # --- names and ordinals -------------------------------------------------------------------------------------------
 
     def ordinals(self) -> Iterator[tuple[str, int]]:
@@ -144,12 +166,17 @@ class FileContents:
                 encoded = name.encode()
             except UnicodeEncodeError:
                 return None
-            for start, index in zip(reversed(self._starts[:-1]), reversed(self._indexes), strict=True):
-                found = index.find(encoded)
-                if found is not None:
-                    return None if index.removes(found) else start + found
-            return None
+            found = self._newest(encoded)
+            return None if found is None or found.removes else found.ordinal
         return self._all_ordinals().get(name)
+
+    def _newest(self, name: bytes) -> _NewestEntry | None:
+        """Return the newest entry that has a name, removals included."""
+        for start, index in zip(reversed(self._starts[:-1]), reversed(self._indexes), strict=True):
+            found = index.find(name)
+            if found is not None:
+                return _NewestEntry(start + found, index.removes(found))
+        return None
 
     def ordinal(self, name: str) -> int:
         """Return the ordinal of the entry that a name denotes.
@@ -270,9 +297,10 @@ class FileContents:
         Raises:
             DecodeError: A record that no index names claims a name.
         """
-        if not self._has_gaps:
+        begins, ends = self._extents
+        last_end = int(ends[-1]) if len(ends) else len(MAGIC)
+        if not self._has_gaps and last_end == self.chain[-1].trailer.index_offset:
             return
-        begins, _ = self._extents
         known = set(begins.tolist())
         last: dict[str, tuple[int, bool]] = {}
         for offset in walk(self.source, len(MAGIC), self.generation_end).records:
@@ -280,12 +308,10 @@ class FileContents:
                 head = read_record(self.source, offset)
                 last.update(dict.fromkeys(split_names(head.names)[0], (offset, bool(head.header))))
         for name, (offset, has_tensor) in last.items():
-            ordinal = self.ordinal_of(name)
-            if ordinal is None:
-                wrong = has_tensor
-            else:
-                wrong = self.record_offset(ordinal) < offset
-            if wrong:
+            found = self._newest(name.encode())
+            is_newest = found is None or self.record_offset(found.ordinal) < offset
+            is_known = found is not None and not found.removes
+            if is_newest and (has_tensor or is_known):
                 said = "claims" if has_tensor else "removes"
                 error = DecodeError(f"a record that no index names {said} this name", tensor=name, offset=offset)
                 raise error.at(path=self.where)

@@ -102,6 +102,7 @@ def test_info(capsys: pytest.CaptureFixture[str], file: Path) -> None:
         "tensors": 4,
         "names": 5,
         "generations": 1,
+        "dead_bytes": 0,
         "torn_bytes": 0,
         "metadata": {EVIL: "x\ny", "n": "NaN", "b": "01ff", "i": 2**60, "f": 1.5, "t": True},
     }
@@ -115,6 +116,7 @@ def test_an_appended_file_is_described(capsys: pytest.CaptureFixture[str], file:
         f["weights"] = np.ones(4)
     facts = json.loads(run(capsys, "info", file, "--json"))
     assert (facts["generations"], facts["tensors"], facts["names"]) == (2, 5, 5)
+    assert facts["dead_bytes"] == 0  # "tied" still names the record of the old weights
     names = [tensor["names"] for tensor in json.loads(run(capsys, "ls", file, "--json"))]
     assert sorted(names) == sorted([["tied"], [EVIL], ["[bold]"], ["none"], ["weights"]])
 
@@ -395,6 +397,26 @@ def test_recover_mends_a_cut_file_in_place(capsys: pytest.CaptureFixture[str], f
     found = json.loads(run(capsys, "recover", file, "--json", code=1))
     assert found["names"] == ["weights", "tied", EVIL, "[bold]", "none"]
     dw.verify(file)
+
+
+def test_compact_frees_what_info_calls_dead(capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path) -> None:
+    with dw.open(file, "a") as f:
+        f[EVIL] = np.ones(4)
+        del f["none"]
+    before = file.stat().st_size
+    dead = json.loads(run(capsys, "info", file, "--json"))["dead_bytes"]
+    assert dead > 160
+    target = tmp_path / "smaller.dlpw"
+    assert f"{target}: 4 names, {before} bytes before, " in run(capsys, "compact", file, target)
+    assert json.loads(run(capsys, "info", target, "--json"))["dead_bytes"] == 0
+    done = json.loads(run(capsys, "compact", file, "--json"))
+    assert done == {
+        "names": ["weights", "tied", "[bold]", EVIL],
+        "before_bytes": before,
+        "after_bytes": done["after_bytes"],
+    }
+    assert target.read_bytes() == file.read_bytes()
+    assert done["after_bytes"] == file.stat().st_size <= before - dead
 
 
 def test_diff_says_what_differs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -86,6 +86,23 @@ def test_a_record_that_no_index_names_may_only_claim_names_that_later_records_ta
     assert (caught.value.tensor, caught.value.path) == (name, "bytes")
 
 
+def test_a_record_behind_the_last_entry_may_not_claim_a_name() -> None:
+    f = CraftedFile()
+    f.add("a", b"\1")
+    f.add("a", b"\2", indexed=False)
+    with pytest.raises(dw.DecodeError, match="no index names claims this name"):
+        dw.load(f.finish())
+
+
+def test_a_removal_counts_against_records_that_no_index_names() -> None:
+    f = CraftedFile()
+    f.add("a", b"\1", aliases=["b"], indexed=False)
+    f.add("b", b"\2")
+    f.remove("a")
+    content = f.finish()
+    assert dw.load(content).keys() == {"b"}  # type: ignore[union-attr]
+
+
 def test_few_names_and_many_are_found_alike() -> None:
     content = two_generations()
     once, often = contents(content), contents(content)
