@@ -18,6 +18,7 @@ def xxh3(content: bytes) -> int:
 
 
 BLOCK = 1 << 20
+MASK = (1 << 64) - 1
 
 
 def sums_of_blocks(payload: bytes) -> list[int]:
@@ -45,7 +46,7 @@ def varint(value: int) -> bytes:
 
 
 def fixed(number: int, value: int) -> bytes:
-    return varint(number << 3 | 1) + (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
+    return varint(number << 3 | 1) + (value & MASK).to_bytes(8, "little")
 
 
 def number(field_number: int, value: int) -> bytes:
@@ -63,12 +64,24 @@ def text(key: str | bytes, value: str) -> bytes:
 
 
 def header_of(
-    shape: Sequence[int], code: int = 1, bits: int = 8, order: int = 0, payload_sum: int | None = None
+    shape: Sequence[int],
+    code: int = 1,
+    bits: int = 8,
+    order: int = 0,
+    payload_sum: int | None = None,
+    *,
+    lanes: int = 1,
+    strides: Sequence[int] = (),
+    byte_offset: int = 0,
+    flags: int = 0,
 ) -> bytes:
     """Header fields of a row-major tensor; uint8 unless it is said otherwise."""
-    dtype = (b"\x08" + varint(code) if code else b"") + b"\x10" + varint(bits) + b"\x18\x01"
-    content = field(4, dtype) + (field(5, b"".join(map(varint, shape))) if shape else b"")
-    content += b"\x40" + varint(order) if order else b""
+    dtype = (b"\x08" + varint(code) if code else b"") + b"\x10" + varint(bits) + b"\x18" + varint(lanes)
+    content = number(2, flags) if flags else b""
+    content += field(4, dtype) + (field(5, b"".join(map(varint, shape))) if shape else b"")
+    content += field(6, b"".join(varint(s & MASK) for s in strides)) if strides else b""
+    content += number(7, byte_offset) if byte_offset else b""
+    content += number(8, order) if order else b""
     return content + (fixed(9, payload_sum) if payload_sum is not None else b"")
 
 
@@ -106,15 +119,29 @@ def record(
     names: bytes, header: bytes, payload: bytes, offset: int, *, alignment: int = 64, tail: bytes = b""
 ) -> tuple[bytes, int]:
     """A record that begins at `offset`, and the position of its payload in it; `tail` is put behind the payload."""
-    for padding in range(alignment * 4 + 1):
+    head = record_head(names, header, len(payload), offset, alignment=alignment, tail_bytes=len(tail))
+    return head + payload + tail, len(head)
+
+
+def record_head(
+    names: bytes,
+    header: bytes,
+    size: int,
+    offset: int,
+    *,
+    alignment: int = 64,
+    least_padding: int = 0,
+    tail_bytes: int = 0,
+) -> bytes:
+    """A record up to its payload of `size` bytes."""
+    for padding in range(least_padding, alignment * 4 + 1):
         middle = header + (field(14, bytes(padding)) if padding else b"")
-        middle += b"\x7a" + varint(len(payload)) if payload else b""
-        tensor = b"\x7a" + varint(len(middle) + len(payload) + len(tail)) + middle
-        inner = names + fixed(14, 0) + tensor
-        head = b"\x12" + varint(len(inner) + len(payload) + len(tail)) + inner
-        if not payload or (offset + len(head)) % alignment == 0:
+        middle += b"\x7a" + varint(size) if size else b""
+        inner = names + fixed(14, 0) + b"\x7a" + varint(len(middle) + size + tail_bytes) + middle
+        head = b"\x12" + varint(len(inner) + size + tail_bytes) + inner
+        if not size or (offset + len(head)) % alignment == 0:
             break
-    return with_sum(head, names) + payload + tail, len(head)
+    return with_sum(head, names)
 
 
 def with_sum(head: bytes, names: bytes) -> bytes:
@@ -122,6 +149,12 @@ def with_sum(head: bytes, names: bytes) -> bytes:
     at = head.index(names + b"\x71") + len(names) + 1
     zeroed = head[:at] + bytes(8) + head[at + 8 :]
     return head[:at] + xxh3(zeroed).to_bytes(8, "little") + head[at + 8 :]
+
+
+def with_trailer(index: bytes, offset: int) -> tuple[bytes, int]:
+    """An index that begins at `offset`, with its trailer; and its sum."""
+    covered = index + fixed(4, offset)
+    return covered + fixed(5, xxh3(covered)) + END, xxh3(covered)
 
 
 class CraftedFile:
@@ -146,12 +179,13 @@ class CraftedFile:
         metadata: Sequence[bytes] = (),
         header: bytes | None = None,
         indexed: bool = True,
+        alignment: int = 64,
     ) -> int:
-        """Append a uint8 vector and its index entry; return the record's position."""
+        """Append a tensor, a uint8 vector unless a header is given, and its index entry; return the record's place."""
         begin = len(self.content)
         names = names_of(name, aliases, metadata)
         header = header_of([len(payload)], payload_sum=payload_sum_of(payload)) if header is None else header
-        written, data_at = record(names, header, payload, begin)
+        written, data_at = record(names, header, payload, begin, alignment=alignment)
         self.content += written
         if indexed:
             sums = listed(block_sums(payload))
@@ -175,9 +209,9 @@ class CraftedFile:
     def close(self, index: bytes) -> bytes:
         """Append these index bytes and a trailer that fits them."""
         begin = len(self.content)
-        covered = index + fixed(4, begin)
-        self.trailer = (begin, xxh3(covered))
-        self.content += covered + fixed(5, self.trailer[1]) + END
+        written, index_sum = with_trailer(index, begin)
+        self.trailer = (begin, index_sum)
+        self.content += written
         self.lines = []
         return bytes(self.content)
 

@@ -16,7 +16,7 @@ valid.json: a list of cases
 invalid.json: a list of cases
     name        the defect
     wire        as above
-    error       class that is raised
+    error       class of the error, in the contract's words
     says        part of its message
     parsed      whether the message, once parsed by a standard parser, must be refused too. False: a standard parser
                 refuses it itself, reads it otherwise than we allow, or cannot see the defect
@@ -270,6 +270,8 @@ def valid_cases() -> list[dict[str, Any]]:
         valid("lanes of bool", b"\0\1\1\0", (BOOL, 8, 2), [2]),
         valid("unknown code", ramp(6), (200, 16, 1), [3]),
         valid("unknown code of 3 bytes and two lanes", ramp(12), (77, 24, 2), [2]),
+        valid("largest packed lanes, empty", b"", (UINT, 4, 3), [0, 2**61]),
+        valid("complex lanes with strides", ramp(64), (COMPLEX, 64, 2), [2, 2], strides=[1, 2]),
         valid("unknown code, packed", spare_cleared(ramp(2), 15), (255, 5, 1), [3]),
         valid("no checksum", SIX, F32, [6], checksum=False),
         valid("no checksum, empty", b"", F32, [0], checksum=False),
@@ -311,6 +313,47 @@ def reader_cases() -> list[dict[str, Any]]:
             F32,
             [2, 3],
             checksum=True,
+        ),
+        read(
+            "element of 2^31 - 1 bytes, empty",
+            dtype_field(UINT, 8, 2**31 - 1) + numbers(5, [0]),
+            b"",
+            (UINT, 8, 2**31 - 1),
+            [0],
+        ),
+        read("padding of no bytes", plain + block(14, b"") + data, SIX, F32, [2, 3]),
+        read("padding behind the data", plain + data + block(14, bytes(5)), SIX, F32, [2, 3]),
+        read("empty with padding", F4 + numbers(5, [0]) + LITTLE_ENDIAN + block(14, bytes(5)), b"", F32, [0]),
+        read(
+            "empty with the most negative stride",
+            F4 + numbers(5, [0, 7]) + numbers(6, [3, -(2**63)]) + LITTLE_ENDIAN,
+            b"",
+            F32,
+            [0, 7],
+        ),
+        read(
+            "big endian complex of 32 bits",
+            dtype_field(COMPLEX, 32) + numbers(5, [2]) + number(8, BIG) + block(15, ramp(8)),
+            ramp(8),
+            (COMPLEX, 32, 1),
+            [2],
+            byte_order=BIG,
+        ),
+        read(
+            "big endian complex lanes",
+            dtype_field(COMPLEX, 64, 2) + numbers(5, [1]) + number(8, BIG) + block(15, ramp(16)),
+            ramp(16),
+            (COMPLEX, 64, 2),
+            [1],
+            byte_order=BIG,
+        ),
+        read(
+            "big endian stated for single bytes",
+            dtype_field(*U8) + numbers(5, [2]) + number(8, 2) + block(15, b"ab"),
+            b"ab",
+            U8,
+            [2],
+            byte_order=0,
         ),
         read("data before its header", data + plain, SIX, F32, [2, 3]),
         read("unknown fields in between", unknown.join((b"", F4, shape, LITTLE_ENDIAN, data, b"")), SIX, F32, [2, 3]),
@@ -562,7 +605,7 @@ def invalid_cases() -> list[dict[str, Any]]:
     six = block(15, SIX)
     plain = F4 + numbers(5, [6]) + LITTLE_ENDIAN
     good = plain + sum_field(SIX) + six
-    decode, truncated, limit = "DecodeError", "TruncatedError", "LimitError"
+    decode, truncated, limit = "decode error", "truncated", "limit error"
 
     def typed(name: str, dtype: bytes, says: str, error: str = decode) -> dict[str, Any]:
         return bad(name, dtype + numbers(5, [6]) + LITTLE_ENDIAN + six, error, says)
@@ -601,19 +644,18 @@ def invalid_cases() -> list[dict[str, Any]]:
         bad("byte order zero", F4 + numbers(5, [6]) + number(8, 0) + six, decode, "byte_order"),
         bad("byte order unknown", F4 + numbers(5, [6]) + number(8, 3) + six, decode, "byte_order"),
         bad("byte order negative", F4 + numbers(5, [6]) + number(8, -1) + six, decode, "byte_order"),
+        bad("byte order unknown, single bytes", U1 + number(8, 3) + block(15, b"a"), decode, "byte_order"),
         bad("byte order not stated, unknown code", dtype_field(200, 16) + block(15, b"ab"), decode, "byte_order"),
         bad("byte order not stated, empty", F4 + numbers(5, [0]), decode, "byte_order"),
         # flags
         bad("padded flag on 8 bits", number(2, 4) + U1 + block(15, b"a"), decode, "flags"),
         bad("flag 8", number(2, 8) + plain + six, decode, "flags"),
         bad("flag 2^63", number(2, 1 << 63) + plain + six, decode, "flags"),
-        bad(
-            "reserved field 10, which must not be ignored", plain + number(10, 1) + six, "UnsupportedVersionError", "10"
-        ),
+        bad("reserved field 10, which must not be ignored", plain + number(10, 1) + six, "unsupported", "10"),
         bad(
             "reserved field 11, which must not be ignored",
             plain + block(11, b"later") + six,
-            "UnsupportedVersionError",
+            "unsupported",
             "11",
         ),
         bad("padded flag on 32 bits", number(2, 4) + plain + six, decode, "flags"),
@@ -630,6 +672,14 @@ def invalid_cases() -> list[dict[str, Any]]:
             "dimensions",
         ),
         bad("2^63 bytes", F4 + numbers(5, [2**61]) + LITTLE_ENDIAN + six, decode, "2^63"),
+        bad("element of 2^31 bytes, empty", dtype_field(UINT, 8, 2**31) + numbers(5, [0]), decode, "dtype"),
+        bad(
+            "element over 2^32 bits, empty",
+            dtype_field(UINT, 64, 2**31) + numbers(5, [0]) + LITTLE_ENDIAN,
+            decode,
+            "dtype",
+        ),
+        bad("packed lanes of 2^63 bytes, empty", dtype_field(UINT, 4, 3) + numbers(5, [0, 2**62]), decode, "2^63"),
         bad("2^63 elements of one byte", U1 + numbers(5, [2**62, 2]) + block(15, b"a"), decode, "2^63"),
         bad("count that wraps to 0", F4 + numbers(5, [2**32, 2**32]) + LITTLE_ENDIAN, decode, "2^63"),
         bad(
@@ -721,15 +771,15 @@ def invalid_cases() -> list[dict[str, Any]]:
         ),
         bad("spare bits set", I4 + numbers(5, [3]) + block(15, b"\x21\x13"), decode, "spare"),
         bad("spare bits set after lanes", dtype_field(UINT, 4, 3) + block(15, b"\x21\x83"), decode, "spare"),
-        bad("wrong checksum", plain + sum_field(SIX[:-1]) + six, "ChecksumError", "checksum"),
+        bad("wrong checksum", plain + sum_field(SIX[:-1]) + six, "checksum error", "checksum"),
         bad(
             "wrong checksum of bools",
             dtype_field(BOOL, 8) + sum_field(b"\0") + block(15, b"\1"),
-            "ChecksumError",
+            "checksum error",
             "checksum",
         ),
-        bad("wrong checksum of nothing", U1 + numbers(5, [0]) + sum_field(b"\0"), "ChecksumError", "checksum"),
-        bad("checksum zero", plain + tag(9, FIXED64) + bytes(8) + six, "ChecksumError", "checksum"),
+        bad("wrong checksum of nothing", U1 + numbers(5, [0]) + sum_field(b"\0"), "checksum error", "checksum"),
+        bad("checksum zero", plain + tag(9, FIXED64) + bytes(8) + six, "checksum error", "checksum"),
         # padding and caps
         bad("padding not zero", plain + block(14, b"\0\1") + six, decode, "padding"),
         bad(
