@@ -358,7 +358,12 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
         if buffer[pos:sum_begin] == before and buffer[sum_begin + 8 : data_begin] == after:
             checksum = int.from_bytes(buffer[sum_begin : sum_begin + 8], "little")
             return Record(names, {}, header.with_checksum(checksum), memoryview(buffer)[data_begin:end])
-    record, located = _read_new_record(buffer, pos, end)
+    try:
+        record, located = _read_new_record(buffer, pos, end)
+    except DecodeError as error:
+        if error.tensor is None and error.field != "name":
+            error.at(tensor="")  # a fault of the record, although its name could not be read
+        raise
     if located is not None and located.checksum is not None and not record.metadata and located.data_end == end:
         before, after = (
             bytes(buffer[pos : located.sum_begin]),

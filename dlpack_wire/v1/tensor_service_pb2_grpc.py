@@ -105,6 +105,7 @@ class TensorServiceServicer(object):
         INVALID_ARGUMENT (INVALID_NAME, INVALID_TENSOR, INVALID_REQUEST): the message breaks a rule.
         DATA_LOSS (CHECKSUM_MISMATCH): a payload does not match its checksum.
         FAILED_PRECONDITION (GENERATION_MISMATCH): `if_generation` does not hold.
+        FAILED_PRECONDITION (UPLOAD_IN_PROGRESS): another call is sending or storing the same upload id.
         RESOURCE_EXHAUSTED (OBJECT_TOO_LARGE, STORE_FULL): over a limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -83,9 +83,17 @@ class Puts:
             upload = self._begin(caller, request, payload_bytes, key)
             upload.arrival.begin(len(records))
             for record in records:
-                headers.check_payload_size(record.header, len(record.payload))
+                try:
+                    headers.check_payload_size(record.header, len(record.payload))
+                except DecodeError as error:
+                    error.at(tensor=record.names[0])
+                    raise
                 upload.arrival.record(Record(record.names, record.metadata, record.header, b""))
-            commit = await self._calls.run(payload_bytes < QUICK_COPY_BYTES, self._store_all, upload, records)
+            self._unfinished.hold(upload)
+            try:
+                commit = await self._calls.run(payload_bytes < QUICK_COPY_BYTES, self._store_all, upload, records)
+            finally:
+                self._unfinished.drop(upload)
             self._metrics.received_bytes += payload_bytes
         response = pb.StoreResponse(generation=commit.generation, already_committed=commit.repeated)
         return response.SerializeToString()

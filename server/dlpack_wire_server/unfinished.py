@@ -87,13 +87,28 @@ class UnfinishedPuts:
         """
         if upload.key is None:
             return
-        present = self._uploads.get(upload.key)
-        if present is not None and present.busy:
-            raise _in_progress()
+        present = self._idle(upload.key)
         owned = sum(other.owner == upload.owner for other in self._uploads.values() if other is not present)
         if owned >= self._max_count:
             raise Refusal("TOO_MANY_REQUESTS", f"{owned} unfinished uploads; at most {self._max_count} are allowed")
         self._uploads[upload.key] = upload
+
+    def hold(self, upload: UnfinishedPut) -> None:
+        """Keep an upload that came in one message while it is being stored: it is in memory already, and not counted.
+
+        Raises:
+            Refusal: UPLOAD_IN_PROGRESS, if another call is receiving or storing it.
+        """
+        if upload.key is not None:
+            self._idle(upload.key)
+            self._uploads[upload.key] = upload
+
+    def _idle(self, key: bytes) -> UnfinishedPut | None:
+        """Return the upload of this key that nobody is receiving, if there is one."""
+        present = self._uploads.get(key)
+        if present is not None and present.busy:
+            raise _in_progress()
+        return present
 
     def admit(self, upload: UnfinishedPut, size: int) -> None:
         """Refuse an upload whose image would take its owner over the limit.

@@ -116,3 +116,21 @@ def test_each_owner_has_a_share(clock: Clock, store: MemoryStore) -> None:
     me, you = upload(b"y"), upload(b"z", "you")
     assert reason(lambda: uploads.admit(me, 2000)) == "STORE_FULL"
     uploads.admit(you, 2000)
+
+
+def test_one_message_is_stored_once_at_a_time(clock: Clock, store: MemoryStore) -> None:
+    uploads = UnfinishedPuts(RETENTION_NS, 1 << 30, max_count=1, clock=clock)
+    idle = with_draft(upload(b"2"), store)
+    uploads.add(idle)
+    first = upload(b"1")
+    uploads.hold(first)  # not counted
+    assert reason(lambda: uploads.hold(upload(b"1"))) == "UPLOAD_IN_PROGRESS"
+    assert reason(lambda: uploads.hold(upload(b"2"))) == "UPLOAD_IN_PROGRESS"
+    uploads.pause(idle)
+    uploads.hold(upload(b"2"))  # takes the place of the idle one
+    uploads.drop(idle)
+    assert reason(lambda: uploads.hold(upload(b"2"))) == "UPLOAD_IN_PROGRESS"
+    uploads.drop(first)
+    uploads.hold(upload(b"1"))
+    uploads.hold(upload(None))
+    uploads.hold(upload(None))
