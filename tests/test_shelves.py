@@ -55,6 +55,7 @@ COVERED_BY = {
     "server/memory_store": "server/test_store.py",
     "server/metrics": "server/test_app.py",
     "server/store": "server/test_store.py",
+    "server/object_index": "server/test_store.py",
     "server/options": "server/test_app.py",
     "server/puts": "server/test_put_streams.py",
     "server/responses": "server/test_stored_objects.py",

@@ -1,4 +1,4 @@
-"""The command line: `dlpack-wire info|ls|verify|recover|compact|diff|convert|serve|put|get|rm|watch`."""
+"""The command line: `dlpack-wire info|ls|verify|recover|compact|diff|convert|serve|store|put|get|rm|watch`."""
 
 from __future__ import annotations
 
@@ -193,6 +193,9 @@ def _parser() -> argparse.ArgumentParser:
     converting.add_argument("--only", metavar="NAME", help="convert this tensor alone")
     converting.add_argument("--without-metadata", action="store_true", help="leave metadata behind")
     commands.add_parser("serve", help="Run a server; see `dlpack-wire serve --help`.")
+    storing = add("store", _store, "Check or repair the folder of `serve --dir` while no server uses it.")
+    storing.add_argument("action", choices=("check", "repair"), help="say what is wrong, or mend it too")
+    storing.add_argument("folder", metavar="FOLDER", help="the folder")
     add("put", _put, "Put a tensor file's contents on a server.", address, name, tensor_file)
     add(
         "get",
@@ -357,6 +360,22 @@ def _convert(options: argparse.Namespace) -> int:
             print(f"dlpack-wire: left behind: {printable(skipped)}", file=sys.stderr)
         print(f"{printable(options.target)}: {len(converted.names)} tensors")
     return OK
+
+
+def _store(options: argparse.Namespace) -> int:
+    checking = _with_extra("server", "dlpack_wire_server.store_check")
+    repair = options.action == "repair"
+    with progress(options.action) as report:
+        problems = list(checking.check(options.folder, repair=repair, report=report))
+    if options.json:
+        print_json({"folder": options.folder, "problems": [problem._asdict() for problem in problems]})
+    else:
+        for problem in problems:
+            remedy = f" ({'done' if repair else 'a repair does this'}: {problem.remedy})" if problem.remedy else ""
+            print(printable(problem.text + remedy))
+        print(f"{printable(options.folder)}: {len(problems) or 'no'} {'problem' if len(problems) == 1 else 'problems'}")
+    mended = repair and all(problem.remedy for problem in problems)
+    return OK if mended or not problems else BAD_DATA
 
 
 # --- servers ----------------------------------------------------------------------------------------------------------

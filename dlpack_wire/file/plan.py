@@ -41,6 +41,7 @@ class FilePlan:
         slots: The tensors, in order.
         index_offset: Position of the index, behind the last record.
         size: Size of the whole file.
+        payload_bytes: Size of all payloads together.
     """
 
     def __init__(self, tensors: Sequence[tuple[bytes, Header]], metadata: bytes = b"") -> None:
@@ -61,6 +62,7 @@ class FilePlan:
             position += record.record_bytes
         self.index_offset = position
         lines = sum(entry_size(slot.names, slot.header) for slot in self.slots) + len(metadata)
+        self.payload_bytes = sum(slot.header.payload_bytes for slot in self.slots)
         self.size = position + len(INDEX_TAG) + varint_size(lines) + lines + TRAILER_BYTES
 
     def pieces(self, sums: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:

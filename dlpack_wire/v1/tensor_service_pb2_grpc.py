@@ -119,6 +119,7 @@ class TensorServiceServicer(object):
         INVALID_ARGUMENT (INVALID_NAME, INVALID_REQUEST): the message breaks a rule.
         NOT_FOUND (OBJECT_NOT_FOUND, TENSOR_NOT_FOUND): no such object, or no such tensor in it.
         RESOURCE_EXHAUSTED (HEADERS_TOO_LARGE): the headers alone do not fit; use Get or Stat.
+        DATA_LOSS (CHECKSUM_MISMATCH): what is stored is damaged; the text names object, tensor and block.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -174,6 +175,7 @@ class TensorServiceServicer(object):
         OUT_OF_RANGE (OUT_OF_RANGE): an index or the start offset lies outside the tensor.
         NOT_FOUND (OBJECT_NOT_FOUND, TENSOR_NOT_FOUND): no such object, or no such tensor in it.
         FAILED_PRECONDITION (GENERATION_MISMATCH): the name holds another generation than the one asked for.
+        DATA_LOSS (CHECKSUM_MISMATCH): what is stored is damaged; the text names object, tensor and block.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,6 +187,7 @@ class TensorServiceServicer(object):
         Errors:
         INVALID_ARGUMENT (INVALID_NAME, INVALID_REQUEST): the message breaks a rule.
         NOT_FOUND (OBJECT_NOT_FOUND): no such object.
+        DATA_LOSS (CHECKSUM_MISMATCH): what is stored is damaged; the text names object, tensor and block.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -196,6 +199,7 @@ class TensorServiceServicer(object):
 
         Errors:
         INVALID_ARGUMENT (INVALID_REQUEST): unusable page token or size.
+        DATA_LOSS (CHECKSUM_MISMATCH): what is stored is damaged; the text names object, tensor and block.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

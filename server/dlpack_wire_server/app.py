@@ -144,7 +144,11 @@ class Server:
     def _open_metrics(self, store: Store, hub: Hub) -> Metrics:
         metrics = Metrics()
         metrics.watch("store_bytes", "Bytes of all images in the store.", lambda: store.budget.used)
-        metrics.watch("store_limit_bytes", "Maximum bytes of all images.", lambda: store.budget.limit)
+        metrics.watch(
+            "store_limit_bytes",
+            "Bytes of all images that fit: the limit, or less if the disk is fuller.",
+            lambda: store.limit_bytes,
+        )
         metrics.watch("unfinished_uploads", "Unfinished puts that can be resumed.", lambda: len(self._unfinished))
         metrics.watch("subscribers", "Subscriptions that are open.", lambda: len(hub.subscriptions))
         metrics.watch("topics", "Topics that frames were published on.", lambda: hub.topic_count)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import logging
 import mmap
 import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dlpack_wire.file.plan import FilePlan
 from dlpack_wire.file.replacement import sync_folder
+from dlpack_wire.file.storage import MemoryBytes, PositionedBytes, Storage
 from dlpack_wire.tensor.memory import Buffer
 
 from .budget import Budget
@@ -21,6 +22,8 @@ _KEPT_MAPPING_BYTES = 4 << 20
 """Mappings of files from this size on are kept: looking its pages up again costs more than the entry of a mapping, of
 which a process may have about 65 000."""
 
+_log = logging.getLogger(__name__)
+
 _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -28,19 +31,61 @@ class Backing(Protocol):
     """The bytes of one object: written while it is a draft, read once it is published. Memory is returned with it.
 
     Attributes:
-        size: Bytes charged for it.
+        size: Bytes charged for it once all of it is written.
     """
 
     size: int
 
     def write(self, position: int, data: Buffer) -> None:
-        """Write bytes at a position."""
+        """Write bytes at a position.
+
+        Raises:
+            Refusal: STORE_FULL, if the budget has no room for them.
+        """
 
     def seal(self, sums: Sequence[bytes]) -> None:
         """Write all but the payloads, given the sums of their blocks. No byte changes afterwards."""
 
-    def view(self) -> memoryview:
-        """Return all bytes, read-only; valid for as long as somebody holds the view."""
+    def keep(self) -> Storage:
+        """Return the bytes of the sealed object, to be read."""
+
+    def discard(self) -> None:
+        """Give everything back now, unless it was kept. Does nothing the second time."""
+
+
+class Charge:
+    """What one backing has taken from a budget, charged as bytes come: not on the word of who announces them."""
+
+    def __init__(self, budget: Budget, size: int, announced: int) -> None:
+        """Take some bytes.
+
+        Args:
+            budget: Budget to take them from.
+            size: Bytes to take now.
+            announced: Bytes there must be room for, which are taken when they come.
+
+        Raises:
+            Refusal: STORE_FULL, if there is no room.
+        """
+        budget.check(announced)
+        budget.reserve(size)
+        self._budget = budget
+        self._size = size
+
+    def add(self, size: int) -> None:
+        """Take more bytes.
+
+        Raises:
+            Refusal: STORE_FULL, if there is no room.
+        """
+        self._budget.reserve(size)
+        self._size += size
+
+    def give_back(self) -> None:
+        """Return all of them. May run in a finalizer."""
+        size, self._size = self._size, 0
+        if size:
+            self._budget.release(size)
 
 
 class SmallBacking:
@@ -56,14 +101,13 @@ class SmallBacking:
             overhead_bytes: Bytes that the object takes beyond its payloads.
             budget: Budget to reserve them from.
         """
-        budget.reserve(payload_bytes + overhead_bytes)
         self.size = payload_bytes + overhead_bytes
-        self._budget = budget
+        self._charge = Charge(budget, self.size, self.size)
         self._bytes = bytearray(payload_bytes)
 
     def __del__(self) -> None:
-        if self.size:
-            self._budget.release(self.size)
+        if hasattr(self, "_charge"):
+            self._charge.give_back()
 
     def write(self, position: int, data: Buffer) -> None:
         """Write payload bytes; positions count from the first payload."""
@@ -72,16 +116,24 @@ class SmallBacking:
     def seal(self, sums: Sequence[bytes]) -> None:
         """Do nothing: there is nothing beside the payloads."""
 
-    def view(self) -> memoryview:
-        """Return the payloads."""
-        return memoryview(self._bytes).toreadonly()
+    def keep(self) -> Storage:
+        """Return the payloads, which give their bytes back when nobody reads them."""
+        return HeldBytes(memoryview(self._bytes).toreadonly(), self)
+
+    def discard(self) -> None:
+        """Do nothing: the memory goes with this object."""
 
 
-class DescriptorBacking:
-    """A file, named or not: written by system calls, read through a mapping that lasts while it is in use.
+class HeldBytes(MemoryBytes):
+    """Bytes in memory that belong to a backing, which lives as long as they do."""
 
-    The mapping of a large one lasts as long as itself, so that its pages are looked up once. For small ones there may
-    be too many for a process.
+    def __init__(self, view: memoryview, owner: object) -> None:
+        super().__init__(view)
+        self._owner = owner
+
+
+class PlannedFile:
+    """An open file that is being written after a plan.
 
     Attributes:
         fd: Its descriptor, closed with this object.
@@ -90,22 +142,24 @@ class DescriptorBacking:
 
     fd = -1
 
-    def __init__(self, fd: int, size: int, image: FilePlan | None = None) -> None:
-        """Take over an open file.
+    def __init__(self, fd: int, image: FilePlan, budget: Budget) -> None:
+        """Take over an empty file.
 
-        Args:
-            fd: Its descriptor.
-            size: Its size.
-            image: The plan of its bytes, if they are to be written.
+        Raises:
+            Refusal: STORE_FULL, if the budget has no room for it.
         """
         self.fd = fd
-        self.size = size
-        self._image = image
-        self._mapped: weakref.ref[mmap.mmap] | None = None
-        self._kept: mmap.mmap | None = None
+        self.size = image.size
+        self._image: FilePlan | None = image
+        self._charge = Charge(budget, image.size - image.payload_bytes, image.size)
+        os.ftruncate(fd, image.size)
 
     def write(self, position: int, data: Buffer) -> None:
-        """Write bytes at a position of the file."""
+        """Write payload bytes at a position of the file."""
+        self._charge.add(len(data))
+        self._write(position, data)
+
+    def _write(self, position: int, data: Buffer) -> None:
         left = memoryview(data)
         while len(left):
             # One call writes at most about 2 GiB, and less on a disk that fills up.
@@ -117,68 +171,102 @@ class DescriptorBacking:
         """Write the records' heads, the index and the trailer."""
         assert self._image is not None
         for position, piece in self._image.pieces(sums):
-            self.write(position, piece)
+            self._write(position, piece)
         self._image = None
 
-    def view(self) -> memoryview:
-        """Return the mapped file; map it first if no mapping is in use."""
-        mapped = self._mapped() if self._mapped is not None else None
-        if mapped is None:
-            mapped = mmap.mmap(self.fd, self.size, mmap.MAP_PRIVATE, mmap.PROT_READ)
-            self._mapped = weakref.ref(mapped)
-            if self.size >= _KEPT_MAPPING_BYTES:
-                self._kept = mapped
-        return memoryview(mapped)
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
+    def _close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
-class MemfdBacking(DescriptorBacking):
-    """A sealed memfd."""
+class MemfdBacking(PlannedFile):
+    """A sealed memfd, read through a mapping."""
 
     def __init__(self, image: FilePlan, budget: Budget) -> None:
-        """Reserve bytes, which are returned with this object."""
-        budget.reserve(image.size)
-        self._budget = budget
-        try:
-            fd = os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            super().__init__(fd, image.size, image)
-            os.ftruncate(self.fd, image.size)
-        except BaseException:
-            if self.fd < 0:
-                budget.release(image.size)
-            raise
+        """Create it; its memory is charged as it is written, and returned with this object."""
+        super().__init__(os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), image, budget)
 
     def __del__(self) -> None:
-        if self.fd >= 0:
-            self._budget.release(self.size)
-        super().__del__()
+        self._close()
+        if hasattr(self, "_charge"):
+            self._charge.give_back()
 
     def seal(self, sums: Sequence[bytes]) -> None:
         """Write the rest of the file, and forbid every change."""
         super().seal(sums)
         fcntl.fcntl(self.fd, *_SEALS)
 
+    def keep(self) -> Storage:
+        """Return the file's bytes, mapped while they are read."""
+        return MemfdBytes(self)
 
-class FileBacking(DescriptorBacking):
-    """A file in a folder, removed with this object unless it is kept."""
+    def discard(self) -> None:
+        """Do nothing: the memory goes with this object."""
+
+
+class MemfdBytes:
+    """The bytes of a sealed memfd, which cannot shrink.
+
+    The mapping of a large one lasts as long as itself, so that its pages are looked up once. For small ones there may
+    be too many for a process: they are mapped while they are read.
+
+    Attributes:
+        size: Its size.
+    """
+
+    def __init__(self, backing: MemfdBacking) -> None:
+        self._backing = backing
+        self.size = backing.size
+        self._mapped: weakref.ref[mmap.mmap] | None = None
+        self._kept: mmap.mmap | None = None
+
+    def _view(self) -> memoryview:
+        mapped = self._mapped() if self._mapped is not None else None
+        if mapped is None:
+            mapped = mmap.mmap(self._backing.fd, self.size, mmap.MAP_PRIVATE, mmap.PROT_READ)
+            self._mapped = weakref.ref(mapped)
+            if self.size >= _KEPT_MAPPING_BYTES:
+                self._kept = mapped
+        return memoryview(mapped)
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Return a view of the mapping."""
+        return self._view()[begin:end]
+
+    def memory(self, begin: int, end: int) -> tuple[Any, int]:
+        """Return the whole mapping."""
+        return self._view(), begin
+
+    def close(self) -> None:
+        """Do nothing: the mapping goes with this object."""
+
+
+class FileBacking(PlannedFile):
+    """A file in a folder, removed with this object unless it is kept.
+
+    Attributes:
+        is_uncertain: True while it is not known whether the file is an object's: then it is not removed.
+    """
+
+    is_uncertain = False
+    _path: Path | None = None
 
     def __init__(self, path: Path, image: FilePlan, budget: Budget) -> None:
         """Create the file.
 
         Args:
             path: Its path.
-            image: The plan of its bytes; their number has been reserved.
-            budget: Budget that they are returned to, unless the file is kept.
+            image: The plan of its bytes.
+            budget: Budget that they are charged to, and returned to unless the file is kept.
         """
-        self._budget: Budget | None = None
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        super().__init__(fd, image.size, image)
         self._path = path
-        self._budget = budget
-        os.ftruncate(self.fd, image.size)
+        try:
+            super().__init__(fd, image, budget)
+        except BaseException:
+            self.discard()  # now: the error's traceback would keep it
+            raise
 
     def seal(self, sums: Sequence[bytes]) -> None:
         """Write the rest of the file, and wait until it is on disk."""
@@ -187,17 +275,34 @@ class FileBacking(DescriptorBacking):
 
     def rename(self, path: Path) -> None:
         """Rename the file, and wait until its new name is on disk."""
+        assert self._path is not None
         os.rename(self._path, path)
         self._path = path
         sync_folder(str(path.parent))
 
-    def keep(self) -> None:
-        """Leave the file to the store, which removes it when it is replaced."""
-        self._budget = None
+    def keep(self) -> Storage:
+        """Leave the file and its charge to the store, which removes it when it is replaced; return its bytes.
+
+        They are read by system calls: a file that somebody cuts short is then an error, where touching a mapping of it
+        would end the process.
+        """
+        self._path = None
+        fd, self.fd = self.fd, -1
+        return PositionedBytes(fd, self.size)
+
+    def discard(self) -> None:
+        """Remove the file now, unless it was kept or may be an object's."""
+        if self.is_uncertain:
+            return
+        path, self._path = self._path, None
+        self._close()
+        if path is not None:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:  # the next start removes it, or puts it aside
+                _log.warning("%s could not be removed: %s", path, error)
+            if hasattr(self, "_charge"):
+                self._charge.give_back()
 
     def __del__(self) -> None:
-        if self._budget is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-            self._budget.release(self.size)
-        super().__del__()
+        self.discard()

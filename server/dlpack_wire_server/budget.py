@@ -44,13 +44,23 @@ class Budget:
             Refusal: STORE_FULL, if fewer bytes are free. Stored objects are never dropped.
         """
         with self._lock:
-            self._apply_releases()
-            used = self._used
-            if used + size <= self.limit:
-                self._used = used + size
-                return
-        text = f"{size} bytes do not fit: {used} of {self.limit} ({self._flag}) are in use"
-        raise Refusal("STORE_FULL", text)
+            self._check(size)
+            self._used += size
+
+    def check(self, size: int) -> None:
+        """Refuse bytes that would not fit now, without reserving them.
+
+        Raises:
+            Refusal: STORE_FULL, if fewer bytes are free.
+        """
+        with self._lock:
+            self._check(size)
+
+    def _check(self, size: int) -> None:
+        self._apply_releases()
+        if self._used + size > self.limit:
+            text = f"{size} bytes do not fit: {self._used} of {self.limit} ({self._flag}) are in use"
+            raise Refusal("STORE_FULL", text)
 
     def release(self, size: int) -> None:
         """Return bytes. Takes no lock."""

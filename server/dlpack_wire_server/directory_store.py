@@ -1,38 +1,42 @@
 """Stored objects in a folder: one immutable file per generation, and an index that says which ones count.
 
-    DIR/lock                    held by the server that has the folder
+    DIR                         locked by the server that has it
     DIR/index.sqlite            names, generations, uploads; an object that is not in it does not exist
-    DIR/objects/123.dlpw        the object of generation 123
+    DIR/reserve                 disk space for the index, so that objects can be deleted when the disk is full
+    DIR/objects/123.dlpw        the object of generation 123; its metadata has the name
     DIR/objects/ab12.draft      an object that is being put
+    DIR/lost+found/124.dlpw     a whole object that the index did not know when the server started
 
 A name never becomes a path. A put is acknowledged after the file, its place in the folder, and its line in the index
 are on disk, in that order; an old file goes after that. So a server killed at any point leaves the old value or the
-new one, and files that no line names, which the next start removes.
+new one, old files that the index calls dead, and files that it does not name. A start removes the dead ones and the
+drafts. It never removes a whole file that the index merely does not know: the index may be the one that is wrong.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
+import re
 import secrets
-import sqlite3
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from dlpack_wire.errors import DecodeError
 from dlpack_wire.file.contents import FileContents
-from dlpack_wire.file.storage import MemoryBytes
+from dlpack_wire.file.storage import PositionedBytes
 from dlpack_wire.message.names import split_names
 from dlpack_wire.service.messages import Record
 
-from .backing import DescriptorBacking, FileBacking
+from .backing import FileBacking
 from .budget import Budget
+from .object_index import ObjectIndex, Row
+from .status import StoreDamagedError, UncertainError
 from .store import (
     Commit,
     Committed,
@@ -46,24 +50,7 @@ from .store import (
     plan_object,
 )
 
-_REVISION = 2
-"""Of the index and of the files. Those of revision 0 have one sum a payload, not one a block."""
-
-_SCHEMA = f"""
-PRAGMA user_version = {_REVISION};
-CREATE TABLE IF NOT EXISTS objects (
-    name BLOB PRIMARY KEY, generation INTEGER NOT NULL, tensor_count INTEGER NOT NULL, payload_bytes INTEGER NOT NULL,
-    created_time_ns INTEGER NOT NULL, metadata BLOB NOT NULL, image_bytes INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS uploads (
-    key BLOB PRIMARY KEY, name BLOB NOT NULL, generation INTEGER NOT NULL, time_ns INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS uploads_by_time ON uploads (time_ns);
-CREATE TABLE IF NOT EXISTS last (generation INTEGER NOT NULL);
-INSERT INTO last SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM last);
-"""
-_INFO = "name, generation, tensor_count, payload_bytes, created_time_ns, metadata"
-_PAGE_METADATA_BYTES = 4 << 20
+INDEX, RESERVE, OBJECTS, LOST = "index.sqlite", "reserve", "objects", "lost+found"
 _MAX_OPEN = 64
 _NO_LIMIT = 1 << 62
 
@@ -76,7 +63,7 @@ class DirectoryStore:
     on_disk = True
 
     def __init__(self, path: str, limit_bytes: int, retention_ns: int, max_remembered: int = 100_000) -> None:
-        """Open a folder, or create it, and remove the files that a killed server left unfinished.
+        """Open a folder, or create it, and clear away what a killed server left.
 
         Args:
             path: The folder.
@@ -87,69 +74,29 @@ class DirectoryStore:
         Raises:
             OSError: The folder cannot be used, or another server has it.
         """
-        self._path = Path(path)
-        self._objects = self._path / "objects"
-        self._objects.mkdir(parents=True, exist_ok=True)
-        self._retention_ns = retention_ns
-        self._max_remembered = max_remembered
+        self._folder = Folder(path)
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._open: OrderedDict[int, StoredObject] = OrderedDict()
         self._alive: weakref.WeakValueDictionary[int, StoredObject] = weakref.WeakValueDictionary()
-        self._claim = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Files whose commit failed: kept until it is certain that it did not happen.
+        self._uncertain: list[FileBacking] = []
         try:
-            try:
-                fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise OSError(f"{path} is in use by another server") from None
-            self._index = self._connect()
-            self._reads = self._connect()
-            self._last = max(self._number("SELECT generation FROM last"), time.time_ns() // 1000)
-            used = self._number("SELECT COALESCE(SUM(image_bytes), 0) FROM objects")
-            self.budget = Budget(limit_bytes or _NO_LIMIT, used)
-            self._remove_orphans()
+            self._index = self._folder.open_index(retention_ns, max_remembered)
+            known = self._index.generations()
+            self.budget = Budget(limit_bytes or _NO_LIMIT, sum(known.values()))
+            largest = self._folder.clear(known, self._index)
+            self._last = max(self._index.last, largest, time.time_ns() // 1000)
         except BaseException:
-            os.close(self._claim)
+            self._folder.close()
             raise
-
-    def _connect(self) -> sqlite3.Connection:
-        path = self._path / "index.sqlite"
-        if not path.exists() and any(self._objects.iterdir()):
-            raise OSError(f"{self._objects} holds objects, but their index {path} is missing")
-        index = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        index.execute("PRAGMA journal_mode=WAL")
-        index.execute("PRAGMA synchronous=FULL")
-        revision = index.execute("PRAGMA user_version").fetchone()[0]
-        if revision != _REVISION and index.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
-            index.close()
-            raise OSError(f"{path} has revision {revision} of the index; this server reads {_REVISION}")
-        index.executescript(_SCHEMA)
-        return index
-
-    def _number(self, query: str) -> int:
-        return int(self._index.execute(query).fetchone()[0])
-
-    def _remove_orphans(self) -> None:
-        known = {f"{row[0]}.dlpw" for row in self._index.execute("SELECT generation FROM objects")}
-        found = {entry.name for entry in os.scandir(self._objects)}
-        for name in sorted(found - known):
-            if name.endswith((".dlpw", ".draft")):
-                _log.warning("removing %s, which a server left behind unfinished", self._objects / name)
-                os.unlink(self._objects / name)
-        for name in sorted(known - found):
-            _log.error("%s is missing: somebody else removed it", self._objects / name)
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
         """Create a `.draft` file for an object."""
         image, placed = plan_object(records, metadata)
-        self.budget.reserve(image.size)
-        try:
-            backing = FileBacking(self._objects / f"{secrets.token_hex(8)}.draft", image, self.budget)
-        except BaseException:
-            self.budget.release(image.size)
-            raise
+        backing = FileBacking(self._folder.objects / f"{secrets.token_hex(8)}.draft", image, self.budget)
         return Draft(placed, metadata.shown, backing)
 
     def publish(
@@ -160,92 +107,75 @@ class DirectoryStore:
         assert isinstance(backing, FileBacking)
         records = draft.complete(sums)
         with self._lock:
-            committed = self.committed(upload) if upload is not None else None
+            self._settle()
+            committed = self._index.committed(upload) if upload is not None else None
             if committed is not None:
                 return Commit(committed.generation, True)
-            present = self.generation(name)
-            check_generation(name, if_generation, present)
+            check_generation(name, if_generation, self._index.generation(name))
             generation = self._last = self._last + 1
             info = draft.info(name, generation)
-            backing.rename(self._file(generation))
-            with self._transaction() as index:
-                replaced = self._forget(index, info.name.encode())
-                index.execute(
-                    "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (info.name.encode(), *info[1:], backing.size),
-                )
-                index.execute("UPDATE last SET generation = ?", (generation,))
-                if upload is not None:
-                    self._remember(index, upload, Committed(name, generation))
-            backing.keep()
-            self._hold(StoredObject(info, records, backing))
-        self._remove(present, replaced)
+            backing.rename(self._folder.file(generation))
+            try:
+                replaced = self._index.put(Row(info, backing.size), upload)
+            except UncertainError:
+                backing.is_uncertain = True
+                self._uncertain.append(backing)
+                raise
+            self._hold(StoredObject(info, records, backing.keep(), is_checked=True))
+        self._remove(replaced)
         return Commit(generation, False)
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Any:
-        self._index.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._index
-            self._index.execute("COMMIT")
-        except BaseException:
-            self._index.execute("ROLLBACK")
-            raise
-
-    def _forget(self, index: sqlite3.Connection, name: bytes) -> int:
-        """Take a name out of the index; the size of its image, or 0."""
-        row = index.execute("SELECT image_bytes FROM objects WHERE name = ?", (name,)).fetchone()
-        index.execute("DELETE FROM objects WHERE name = ?", (name,))
-        return int(row[0]) if row is not None else 0
-
-    def _remember(self, index: sqlite3.Connection, upload: bytes, committed: Committed) -> None:
-        now = time.time_ns()
-        row = upload, committed.name.encode(), committed.generation, now
-        index.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?, ?)", row)
-        index.execute("DELETE FROM uploads WHERE time_ns < ?", (now - self._retention_ns,))
-        index.execute(
-            "DELETE FROM uploads WHERE key IN (SELECT key FROM uploads ORDER BY time_ns DESC LIMIT -1 OFFSET ?)",
-            (self._max_remembered,),
-        )
+    def _settle(self) -> None:
+        """Require that no earlier commit is uncertain; drop the files of those that did not happen."""
+        self._index.settle()
+        for backing in self._uncertain:
+            backing.is_uncertain = False
+            backing.discard()
+        self._uncertain.clear()
 
     def delete(self, name: str, if_generation: int | None) -> int:
         """Remove a name from the index, then its file."""
         with self._lock:
-            present = self.generation(name)
+            self._settle()
+            present = self._index.generation(name)
             if not present:
                 raise not_found(name)
             check_generation(name, if_generation, present)
-            with self._transaction() as index:
-                size = self._forget(index, name.encode())
-        self._remove(present, size)
+            removed = self._index.delete(name)
+        self._remove(removed)
         return present
 
-    def _remove(self, generation: int, size: int) -> None:
-        """Remove a file that the index no longer names. Readers keep it open."""
-        if size:
-            with self._reading:
-                self._open.pop(generation, None)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._file(generation))
-            self.budget.release(size)
+    def _remove(self, row: Row | None) -> None:
+        """Remove the file of an object that the index calls dead. Readers keep it open."""
+        if row is None:
+            return
+        generation = row.info.generation
+        with self._reading:
+            self._open.pop(generation, None)
+        try:
+            self._folder.file(generation).unlink(missing_ok=True)
+        except OSError as error:
+            # The put or delete is done. The next start removes what the index calls dead.
+            _log.warning("generation %d of %r stays on disk until the next start: %s", generation, row.info.name, error)
+            return
+        self._index.note_unlinked(generation)
+        self.budget.release(row.image_bytes)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def committed(self, upload: bytes) -> Committed | None:
         """Return what an upload became, from the index."""
-        row = self._row("SELECT name, generation FROM uploads WHERE key = ?", upload)
-        return Committed(row[0].decode(), row[1]) if row is not None else None
+        return self._index.committed(upload)
 
     def generation(self, name: str) -> int:
         """Return the present generation of a name, from the index."""
-        row = self._row("SELECT generation FROM objects WHERE name = ?", name.encode())
-        return int(row[0]) if row is not None else 0
+        return self._index.generation(name)
 
     def get(self, name: str, generation: int | None = None) -> StoredObject:
         """Return the object of a name; open its file unless it is open already."""
         while True:
-            row = self._row(f"SELECT {_INFO} FROM objects WHERE name = ?", name.encode())
-            present = int(row[1]) if row is not None else 0
+            row = self._index.find(name)
+            present = row.info.generation if row is not None else 0
             wanted = generation if generation is not None else present
             with self._reading:
                 held = self._alive.get(wanted)
@@ -256,24 +186,13 @@ class DirectoryStore:
             if row is None:
                 raise not_found(name)
             try:
-                stored = self._load(ObjectSummary(name, *row[1:]))
+                stored = self._folder.load(row.info)
             except FileNotFoundError:
-                if self.generation(name) == present:
-                    raise  # it was not replaced meanwhile: it is missing
+                if self._index.generation(name) == present:  # it was not replaced meanwhile
+                    raise StoreDamagedError(f"object {name!r}: its file is missing") from None
                 continue
             self._hold(stored)
             return stored
-
-    def _load(self, info: ObjectSummary) -> StoredObject:
-        fd = os.open(self._file(info.generation), os.O_RDONLY | os.O_CLOEXEC)
-        backing = DescriptorBacking(fd, os.fstat(fd).st_size)
-        contents = FileContents(MemoryBytes(backing.view()), str(self._file(info.generation)))
-        records = []
-        for _, located in contents.entries():
-            entry = located.entry
-            names, _ = split_names(entry.names)
-            records.append(StoredRecord(tuple(names), entry.names, located.header, entry.data_offset, located.sums))
-        return StoredObject(info, records, backing)
 
     def _hold(self, stored: StoredObject) -> None:
         """Keep the objects read last open."""
@@ -285,27 +204,140 @@ class DirectoryStore:
 
     def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
         """Return the next objects in the order of their names, until their metadata takes over 4 MiB."""
-        found: list[ObjectSummary] = []
-        left_bytes = _PAGE_METADATA_BYTES
-        begin = prefix.encode()
-        query = f"SELECT {_INFO} FROM objects WHERE name > ? AND name >= ? ORDER BY name LIMIT ?"
-        with self._reading:
-            for row in self._reads.execute(query, (after.encode(), begin, count)):
-                if not row[0].startswith(begin) or left_bytes < 0:
-                    break
-                found.append(ObjectSummary(row[0].decode(), *row[1:]))
-                left_bytes -= len(row[5])
-        return found
+        return self._index.page(prefix, after, count)
 
-    def _row(self, query: str, key: bytes) -> Any:
-        with self._reading:
-            return self._reads.execute(query, (key,)).fetchone()
-
-    def _file(self, generation: int) -> Path:
-        return self._objects / f"{generation}.dlpw"
+    @property
+    def limit_bytes(self) -> int:
+        """The limit in force: what is set, or what is used and free on the disk."""
+        status = os.statvfs(self._folder.objects)
+        return min(self.budget.limit, self.budget.used + status.f_bavail * status.f_frsize)
 
     def close(self) -> None:
         """Close the index, and let another server have the folder."""
         self._index.close()
-        self._reads.close()
+        self._folder.close()
+
+
+class Folder:
+    """The folder of a store, locked for as long as this object is open.
+
+    Attributes:
+        path: The folder.
+        objects: The folder in it that has the objects' files.
+        lost: The folder in it that has files which the index did not know.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Create the folder unless it exists, and lock it.
+
+        Raises:
+            OSError: It cannot be used, or another server has it.
+        """
+        self.path = Path(path)
+        self.objects = self.path / OBJECTS
+        self.lost = self.path / LOST
+        self.objects.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The lock is on the folder itself, which nobody can remove and create again while a server uses what is in it.
+        self._claim = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for folder in (self.path, self.objects):
+                if folder.stat().st_mode & 0o077:
+                    folder.chmod(0o700)
+        except BlockingIOError:
+            os.close(self._claim)
+            raise OSError(f"{path} is in use by another server") from None
+        except BaseException:
+            os.close(self._claim)
+            raise
+
+    def close(self) -> None:
+        """Unlock the folder."""
         os.close(self._claim)
+
+    def open_index(self, retention_ns: int, max_remembered: int) -> ObjectIndex:
+        """Open the index, or create it in a folder without objects.
+
+        Raises:
+            OSError: It is missing, damaged, or one of another revision.
+        """
+        path = self.path / INDEX
+        if not path.exists() and any(True for _ in self.files()):
+            raise OSError(
+                f"{self.objects} holds objects, but their index {path} is missing; see `dlpack-wire store repair`"
+            )
+        return ObjectIndex(path, self.path / RESERVE, retention_ns, max_remembered)
+
+    def file(self, generation: int) -> Path:
+        """Return the path of a generation's file."""
+        return self.objects / f"{generation}.dlpw"
+
+    def files(self) -> Iterator[tuple[int, Path]]:
+        """Yield the generation and the path of every object's file."""
+        for entry in self.objects.iterdir():
+            if found := _FILE.fullmatch(entry.name):
+                yield int(found[1]), entry
+
+    def clear(self, known: dict[int, int], index: ObjectIndex) -> int:
+        """Remove drafts and dead files, put aside those that the index does not know; return the largest generation."""
+        dead, found = index.dead(), set()
+        largest = 0
+        for generation, path in list(self.files()):
+            largest = max(largest, generation)
+            if generation in known:
+                found.add(generation)
+            elif generation in dead:
+                path.unlink()
+            else:
+                self.lost.mkdir(mode=0o700, exist_ok=True)
+                path.rename(self.lost / path.name)
+                _log.warning("%s is not in the index: moved to %s; see `dlpack-wire store check`", path.name, self.lost)
+        for generation in dead:
+            index.note_unlinked(generation)
+        for path in self.objects.glob("*.draft"):
+            _log.warning("removing %s, which a server left behind unfinished", path)
+            path.unlink()
+        if self.lost.is_dir():
+            aside = (_FILE.fullmatch(path.name) for path in self.lost.iterdir())
+            largest = max([largest, *(int(found[1]) for found in aside if found)])
+        for generation in sorted(known.keys() - found):
+            _log.error("%s is missing: somebody else removed it", self.file(generation))
+        return largest
+
+    def load(self, info: ObjectSummary) -> StoredObject:
+        """Open the file of an object.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            StoreDamagedError: It is damaged, or cannot be read.
+        """
+        path = self.file(info.generation)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            source = PositionedBytes(fd, os.fstat(fd).st_size)
+            records = read_records(FileContents(source, ""))
+        except FileNotFoundError:
+            raise
+        except (DecodeError, OSError) as error:
+            _log.error("%s, object %r: %s", path, info.name, error)
+            raise StoreDamagedError(f"object {info.name!r}: its file cannot be read: {error}") from error
+        if sum(record.header.payload_bytes for record in records) != info.payload_bytes:
+            raise StoreDamagedError(f"object {info.name!r}: its file is another one")
+        return StoredObject(info, records, source, is_checked=True)
+
+
+_FILE = re.compile(r"(\d{1,20})\.dlpw")
+
+
+def read_records(contents: FileContents) -> list[StoredRecord]:
+    """Return the tensors in an object's file.
+
+    Raises:
+        DecodeError: The file is damaged.
+    """
+    records = []
+    for _, located in contents.entries():
+        entry = located.entry
+        names, _ = split_names(entry.names)
+        records.append(StoredRecord(tuple(names), entry.names, located.header, entry.data_offset, located.sums))
+    return records

@@ -66,7 +66,7 @@ class GrpcCall:
 
 def trailers(status: Status) -> tuple[tuple[str, str], ...]:
     """Return a status's reason as trailing metadata."""
-    return ((REASON_KEY, status.reason),)
+    return ((REASON_KEY, status.reason),) if status.reason else ()
 
 
 def handlers(service: TensorService) -> grpc.GenericRpcHandler:

@@ -82,7 +82,7 @@ class MemoryStore:
             present = self._objects.get(name)
             check_generation(name, if_generation, present.info.generation if present else 0)
             self._last += 1
-            stored = StoredObject(draft.info(name, self._last), records, draft.backing)
+            stored = StoredObject(draft.info(name, self._last), records, draft.backing.keep())
             self._objects[name] = self._past[self._last] = stored
             if present is None:
                 insort(self._names, name)
@@ -145,6 +145,11 @@ class MemoryStore:
                     break
                 found.append(self._objects[name].info)
         return found
+
+    @property
+    def limit_bytes(self) -> int:
+        """The limit in force."""
+        return self.budget.limit
 
     def close(self) -> None:
         """Do nothing: memory goes with the process."""

@@ -26,7 +26,7 @@ from .auth import Caller
 from .calls import Call, CallerGoneError, Calls, finished
 from .metrics import Metrics
 from .status import Refusal, status_of
-from .store import Commit, Serialized, Store, check_generation
+from .store import OBJECT_KEY, Commit, Serialized, Store, check_generation
 from .unfinished import UnfinishedPut, UnfinishedPuts
 
 QUICK_COPY_BYTES = 256 << 10
@@ -233,11 +233,13 @@ class Puts:
             check_generation(start.name, if_generation, self._store.generation(start.name))
         if start.ByteSize() > MAX_METADATA_BYTES + MAX_NAME_BYTES + 64:
             raise DecodeError(f"over {MAX_METADATA_BYTES} bytes", field="metadata")
-        serialized = Serialized(b"", b"")
         if start.metadata:
             metadata = {name: decode_value(value) for name, value in start.metadata.items()}
-            shown, stored = (encode_map(number, metadata, MAX_METADATA_BYTES) for number in (6, 2))
-            serialized = Serialized(shown, stored)
+            shown = encode_map(6, metadata, MAX_METADATA_BYTES)
+        else:
+            metadata, shown = {}, b""
+        named = {**metadata, OBJECT_KEY: start.name}
+        serialized = Serialized(shown, encode_map(2, named, MAX_METADATA_BYTES + MAX_NAME_BYTES + 64))
         limit = self._limits.payload_bytes
         if limit and payload_bytes > limit:
             text = f"{payload_bytes} payload bytes; at most {limit} (--max-object-bytes) are allowed"

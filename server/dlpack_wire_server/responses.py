@@ -56,9 +56,9 @@ def _stored_chunks(
 ) -> Iterator[Chunk]:
     """Yield whole payloads from a position on, with the sums that their uploads were checked by."""
     for at in range(index, len(records)):
-        payload = stored.payload(records[at])
-        for offset in range(begin, len(payload), size):
-            data = payload[offset : offset + size]
+        total = records[at].header.payload_bytes
+        for offset in range(begin, total, size):
+            data = stored.read(records[at], offset, min(offset + size, total))
             yield Chunk(at, offset, sums_in(records[at].sums, offset, len(data)), data)
         begin = 0
 
@@ -80,15 +80,15 @@ def fetch_response(stored: StoredObject, records: Sequence[StoredRecord]) -> byt
     chunks: list[Buffer] = []
     inline_bytes, complete = INLINE_BYTES, True
     for index, record in enumerate(records):
-        payload = stored.payload(record)
-        fits = len(payload) <= inline_bytes
-        data = payload if fits else payload[: inline_bytes // BLOCK_BYTES * BLOCK_BYTES]
-        if data and left_bytes >= 64:
+        total = record.header.payload_bytes
+        size = total if total <= inline_bytes else inline_bytes // BLOCK_BYTES * BLOCK_BYTES
+        if size and left_bytes >= 64:
+            data = stored.read(record, 0, size)
             head = chunk_parts(Chunk(index, 0, sums_in(record.sums, 0, len(data)), data))
             left_bytes -= len(head[0])
-            inline_bytes -= len(data)
+            inline_bytes -= size
             chunks += head
-        if len(data) < len(payload) or left_bytes < 64:
+        if size < total or left_bytes < 64:
             complete = False
             break
     return b"".join([*parts, pb.FetchResponse(complete=complete).SerializeToString(), *chunks])
@@ -114,7 +114,7 @@ def get_messages(
     if request.selections:
         if len(records) != 1 or index or begin:
             raise DecodeError("selections are for one tensor, from its start", field="selections")
-        header, source = part(records[0].header, stored.payload(records[0]), request.selections)
+        header, source = part(stored, records[0], request.selections)
         headers_out = [(records[0].block, header)]
         chunks = chunks_of(source, 0, size)
     else:

@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from dlpack_wire.tensor.dtype import NATIVE
 from dlpack_wire.tensor.header import Header
 from dlpack_wire.tensor.source import Source
-from dlpack_wire.tensor.tensor import from_payload, is_foreign
+from dlpack_wire.tensor.tensor import is_foreign
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .status import Refusal
+from .store import StoredObject, StoredRecord
 
 
-def part(header: Header, payload: memoryview, selections: Sequence[pb.AxisSelection]) -> tuple[Header, Source]:
+def part(stored: StoredObject, record: StoredRecord, selections: Sequence[pb.AxisSelection]) -> tuple[Header, Source]:
     """Select a part of a tensor; return its header without a checksum, and its bytes, compact and row-major.
 
     Raises:
         Refusal: INVALID_REQUEST, if the tensor is packed, or a selection is malformed or one too many; OUT_OF_RANGE, if
             an index is outside its axis.
     """
+    header = record.header
     if header.is_packed:
         raise Refusal("INVALID_REQUEST", f"elements of packed {header.dtype.name} share bytes: get the whole tensor")
     if len(selections) > len(header.shape):
@@ -29,7 +31,7 @@ def part(header: Header, payload: memoryview, selections: Sequence[pb.AxisSelect
     order = header.byte_order
     native = header._replace(byte_order=NATIVE) if is_foreign(header) else header
     try:
-        selected = from_payload(native, None, payload, 0)[key]
+        selected = stored.select(record, native, key)
     except IndexError as error:
         raise Refusal("OUT_OF_RANGE", str(error)) from None
     source = Source(selected, "compact")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import NamedTuple
 
 from dlpack_wire.errors import ChecksumError, DecodeError, EncodeError
@@ -39,6 +40,9 @@ CODES = {
 """Name of gRPC's status code for every `ErrorReason`."""
 
 
+_FULL = errno.ENOSPC, errno.EDQUOT, errno.EROFS
+
+
 class Refusal(Exception):
     """The server will not do what was asked.
 
@@ -51,12 +55,23 @@ class Refusal(Exception):
         self.reason = reason
 
 
+class StoreDamagedError(Refusal):
+    """What is stored cannot be read as it was written."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("CHECKSUM_MISMATCH", text)
+
+
+class UncertainError(Exception):
+    """A write failed in a way that does not tell whether it happened: to be repeated under the same upload id."""
+
+
 class Status(NamedTuple):
     """The status of a call that failed.
 
     Attributes:
         code: Name of gRPC's status code, whichever transport brought the call.
-        reason: Name of the `ErrorReason`.
+        reason: Name of the `ErrorReason`; "" if the code says it all.
         text: For people, at most MAX_TEXT_BYTES.
     """
 
@@ -81,8 +96,10 @@ def status_of(error: BaseException) -> Status:
         else:
             reason = "INVALID_REQUEST" if error.tensor is None and error.topic is None else "INVALID_TENSOR"
         text = str(error)
-    elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        reason, text = "STORE_FULL", "the disk is full"
+    elif isinstance(error, UncertainError) or (isinstance(error, OSError) and error.errno == errno.EBUSY):
+        return Status("UNAVAILABLE", "", "the store's index cannot be written now: try again")
+    elif isinstance(error, OSError) and error.errno in _FULL:
+        reason, text = "STORE_FULL", f"nothing can be written: {os.strerror(error.errno).lower()}"
     else:
         reason, text = "INTERNAL", "the server failed; its log says more"
     return Status(CODES[reason], reason, cut(text))

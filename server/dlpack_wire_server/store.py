@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from dlpack_wire.errors import DecodeError
+from dlpack_wire.file.lazy import LazyTensor
 from dlpack_wire.file.plan import FilePlan
+from dlpack_wire.file.storage import Storage
 from dlpack_wire.service.messages import Record
-from dlpack_wire.tensor.checksum import total
+from dlpack_wire.tensor.checksum import BLOCK_BYTES, block_count, check_blocks, sums_in, total
 from dlpack_wire.tensor.header import Header
 from dlpack_wire.tensor.memory import Buffer
+from dlpack_wire.tensor.tensor import Tensor, from_payload
 
 from .backing import Backing
 from .budget import Budget
-from .status import Refusal
+from .status import Refusal, StoreDamagedError
+
+OBJECT_KEY = "dlpack_wire.object"
+"""Key in the metadata of an object's file under which the object's name stands, so that a file says whose it is."""
+
+_log = logging.getLogger(__name__)
 
 
 class ObjectSummary(NamedTuple):
@@ -64,19 +75,66 @@ class StoredObject:
         records: The tensors.
     """
 
-    def __init__(self, info: ObjectSummary, records: Sequence[StoredRecord], backing: Backing) -> None:
+    def __init__(
+        self, info: ObjectSummary, records: Sequence[StoredRecord], source: Storage, *, is_checked: bool = False
+    ) -> None:
+        """Describe an object.
+
+        Args:
+            info: Its summary.
+            records: The tensors.
+            source: Its bytes.
+            is_checked: Compare every block with its sum when it is read: the bytes are on a disk.
+        """
         self.info = info
         self.records = records
-        self._backing = backing
+        self._source = source
+        self._is_checked = is_checked
 
     @cached_property
     def by_name(self) -> dict[str, StoredRecord]:
         """The tensors by every name that they have."""
         return {name: record for record in self.records for name in record.names}
 
-    def payload(self, record: StoredRecord) -> memoryview:
-        """Return a tensor's payload where it lies, read-only."""
-        return self._backing.view()[record.data_offset : record.data_offset + record.header.payload_bytes]
+    def read(self, record: StoredRecord, begin: int, end: int) -> Buffer:
+        """Return whole blocks of a tensor's payload.
+
+        Raises:
+            StoreDamagedError: They differ from what was put, or cannot be read.
+        """
+        with self._named_errors(record):
+            data = self._source.read(record.data_offset + begin, record.data_offset + end)
+            if self._is_checked:
+                count = block_count(record.header.payload_bytes)
+                check_blocks(sums_in(record.sums, begin, len(data)), begin // BLOCK_BYTES, count, data)
+        return data
+
+    def select(self, record: StoredRecord, header: Header, key: tuple[int | slice, ...]) -> Tensor:
+        """Return a part of a tensor, of which only the blocks that it touches are read.
+
+        Args:
+            record: The tensor.
+            header: Its header, or one that has its bytes read otherwise.
+            key: Integers and slices for the leading axes.
+
+        Raises:
+            StoreDamagedError: A block differs from what was put, or cannot be read.
+            IndexError: An integer lies outside of its axis.
+        """
+        checked: set[int] | None = set() if self._is_checked else None
+        with self._named_errors(record):
+            if not header.payload_bytes:
+                return from_payload(header, None, b"", 0)[key]
+            return LazyTensor(header, self._source, record.data_offset, record.sums, checked)[key]
+
+    @contextmanager
+    def _named_errors(self, record: StoredRecord) -> Iterator[None]:
+        try:
+            yield
+        except (DecodeError, OSError) as error:
+            text = f"object {self.info.name!r}, tensor {record.names[0]!r}: {error}"
+            _log.error("%s (generation %d)", text, self.info.generation)
+            raise StoreDamagedError(text) from error
 
 
 class Serialized(NamedTuple):
@@ -115,6 +173,10 @@ class Draft(NamedTuple):
             record._replace(header=record.header.with_checksum(total(blocks)), sums=blocks)
             for record, blocks in zip(self.records, sums, strict=True)
         ]
+
+    def discard(self) -> None:
+        """Give its memory or file back, unless it was published."""
+        self.backing.discard()
 
     def info(self, name: str, generation: int) -> ObjectSummary:
         """Return the summary of an object published now."""
@@ -156,6 +218,10 @@ class Store(Protocol):
 
     on_disk: bool
     budget: Budget
+
+    @property
+    def limit_bytes(self) -> int:
+        """The limit in force: the budget's, or less if a disk has less."""
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
         """Reserve memory or a file for an object; returned when the draft is dropped.

@@ -170,7 +170,9 @@ class UnfinishedPuts:
 
     def drop(self, upload: UnfinishedPut) -> None:
         """Forget an upload and release its memory or file."""
-        upload.draft = None  # now, not when the last traceback that knows the upload is gone
+        if upload.draft is not None:
+            upload.draft.discard()  # now, not when the last traceback that knows the draft is gone
+            upload.draft = None
         if upload.key is not None and self._uploads.get(upload.key) is upload:
             del self._uploads[upload.key]
 

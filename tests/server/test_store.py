@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 from dlpack_wire_server.directory_store import DirectoryStore
 from dlpack_wire_server.memory_store import MemoryStore
-from dlpack_wire_server.status import Refusal
+from dlpack_wire_server.status import Refusal, StoreDamagedError
 from dlpack_wire_server.store import Commit, Draft, Serialized, Store, StoredObject
+from server_process import running
 
 import dlpack_wire as dw
 from dlpack_wire.message.names import encode_map
@@ -44,7 +47,7 @@ def put(store: Store, name: str, x: Any, if_generation: int | None = None, uploa
 
 
 def values(stored: StoredObject) -> list[bytes]:
-    return [bytes(stored.payload(record)) for record in stored.records]
+    return [bytes(stored.read(record, 0, record.header.payload_bytes)) for record in stored.records]
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -85,7 +88,7 @@ class StoreSuite:
             old = np.full(size, 1, np.uint8)
             put(store, "a", old)
             reader = store.get("a")
-            payload = reader.payload(reader.records[0])
+            payload = reader.read(reader.records[0], 0, reader.records[0].header.payload_bytes)
             put(store, "a", np.full(size + 1, 2, np.uint8))
             store.delete("a", None)
             assert values(reader) == [old.tobytes()]
@@ -177,9 +180,7 @@ class StoreSuite:
         for i in range(200):
             put(store, f"n{i:03}", np.full(i, i, np.uint8))
         assert len(os.listdir("/proc/self/fd")) - files < 100
-        assert [len(store.get(f"n{i:03}").payload(store.get(f"n{i:03}").records[0])) for i in range(200)] == list(
-            range(200)
-        )
+        assert [len(values(store.get(f"n{i:03}"))[0]) for i in range(200)] == list(range(200))
 
 
 class TestMemoryStore(StoreSuite):
@@ -194,9 +195,9 @@ class TestMemoryStore(StoreSuite):
 
     def test_sealed_memory_cannot_change(self, store: MemoryStore) -> None:
         put(store, "a", np.zeros(MIB, np.uint8))
-        room: Any = store.get("a")._backing
+        source: Any = store.get("a")._source
         with pytest.raises(PermissionError):
-            os.pwrite(room.fd, b"x", 0)
+            os.pwrite(source._backing.fd, b"x", 0)
 
 
 class TestDirectoryStore(StoreSuite):
@@ -251,8 +252,189 @@ class TestDirectoryStore(StoreSuite):
         (objects / "keep.txt").write_bytes(b"not ours")
         store = self.open(tmp_path)
         assert sorted(f.suffix for f in objects.iterdir()) == [".dlpw", ".txt"]
-        assert len([r for r in caplog.records if "left behind" in r.message]) == 2
+        assert len([r for r in caplog.records if "left behind" in r.message]) == 1
+        assert len([r for r in caplog.records if "moved to" in r.message]) == 1
+        assert (tmp_path / "lost+found" / "7.dlpw").read_bytes() == b"orphan"
         assert store.get("a").records[0].header.shape == (3,)
+        store.close()
+
+    def test_a_file_of_an_object_says_whose_it_is(self, tmp_path: Path) -> None:
+        with running("--dir", str(tmp_path)) as server, dw.connect(server.address) as client:
+            client.put("a/\u00e9", np.arange(3), metadata={"unit": "m"})
+            assert client.stat("a/\u00e9").metadata == {"unit": "m"}
+        with dw.open(next((tmp_path / "objects").iterdir())) as f:
+            assert f.metadata == {"dlpack_wire.object": "a/\u00e9", "unit": "m"}
+
+    @pytest.mark.parametrize("lost", ["wal", "older index"])
+    def test_objects_that_the_index_lost_are_put_aside(self, tmp_path: Path, lost: str) -> None:
+        """The index is of an earlier moment: the later objects were acknowledged, and must not be removed."""
+        store = self.open(tmp_path / "a")
+        put(store, "kept", np.zeros(3))
+        if lost == "older index":
+            store.close()
+            for file in (tmp_path / "a").glob("index.sqlite*"):
+                shutil.copy(file, tmp_path)
+            store = self.open(tmp_path / "a")
+        last = [put(store, f"later {i}", np.arange(i)).generation for i in range(5)][-1]
+        if lost == "wal":
+            copied = shutil.copytree(tmp_path / "a", tmp_path / "b")  # as a kill would leave it
+            (copied / "index.sqlite-wal").unlink()
+            (copied / "index.sqlite-shm").unlink()
+        else:
+            store.close()
+            copied = tmp_path / "a"
+            for file in tmp_path.glob("index.sqlite*"):
+                shutil.copy(file, copied)
+        again = self.open(copied)
+        assert len(list((copied / "lost+found").iterdir())) >= 5
+        assert put(again, "new", np.zeros(1)).generation > last
+        again.close()
+
+    def test_the_lock_cannot_be_removed(self, tmp_path: Path) -> None:
+        store = self.open(tmp_path)
+        for file in tmp_path.iterdir():
+            if file.is_file() and not file.name.startswith("index"):
+                file.unlink()
+        with pytest.raises(OSError, match="another server"):
+            self.open(tmp_path)
+        store.close()
+
+    def test_nobody_else_may_read_the_folder(self, tmp_path: Path) -> None:
+        folder = tmp_path / "store"
+        folder.mkdir(mode=0o755)
+        store = self.open(folder)
+        put(store, "a", np.zeros(9))
+        store.delete("a", None)
+        put(store, "b", np.zeros(9))
+        modes = {path.name: path.stat().st_mode & 0o777 for path in [folder, *folder.rglob("*")]}
+        assert {mode for name, mode in modes.items() if (folder / name).is_dir() or name in ("store", "objects")} == {
+            0o700
+        }
+        assert {mode for name, mode in modes.items() if "." in name or name == "reserve"} == {0o600}, modes
+        store.close()
+
+    def test_damage_is_an_error_that_names_the_block(self, tmp_path: Path) -> None:
+        store = self.open(tmp_path)
+        x = np.zeros((3, MIB), np.uint8)
+        put(store, "a", {"x": x})
+        file = next((tmp_path / "objects").iterdir())
+        with open(file, "r+b") as f:
+            f.seek(2 * MIB + 5000)
+            f.write(b"\1")
+        stored = store.get("a")
+        record = stored.records[0]
+        assert bytes(stored.read(record, 0, MIB)) == bytes(MIB)
+        with pytest.raises(StoreDamagedError, match=r"object 'a', tensor 'x': .*block [12] of 3"):
+            stored.read(record, 0, 3 * MIB)
+        assert stored.select(record, record.header, (0, slice(0, 5))).shape == (5,)
+        with pytest.raises(StoreDamagedError, match=r"block [12] of 3"):
+            stored.select(record, record.header, (slice(None), 7))
+        store.close()
+
+    @pytest.mark.parametrize("size", [0, 100, MIB + 1000])
+    def test_a_file_that_was_cut_is_an_error_and_nothing_worse(self, tmp_path: Path, size: int) -> None:
+        store = self.open(tmp_path)
+        put(store, "a", {"x": np.zeros((3, MIB), np.uint8)})
+        os.truncate(next((tmp_path / "objects").iterdir()), size)
+        stored = store.get("a")
+        record = stored.records[0]
+        with pytest.raises(StoreDamagedError, match="object 'a', tensor 'x'"):
+            stored.read(record, 2 * MIB, 3 * MIB)
+        with pytest.raises(StoreDamagedError):
+            stored.select(record, record.header, (2,))
+        store.close()
+        store = self.open(tmp_path)
+        with pytest.raises(StoreDamagedError, match="object 'a'"):
+            store.get("a")
+        store.close()
+
+    def test_a_damaged_row_of_the_index_is_an_error(self, tmp_path: Path) -> None:
+        store = self.open(tmp_path)
+        put(store, "aaaa", np.zeros(3))
+        put(store, "b", np.zeros(3))
+        store.close()
+        index = sqlite3.connect(tmp_path / "index.sqlite")
+        index.execute("UPDATE objects SET name = ? WHERE name = ?", (b"aaba", b"aaaa"))
+        index.commit()
+        index.close()
+        store = self.open(tmp_path)
+        with pytest.raises(StoreDamagedError, match="index entry"):
+            store.get("aaba")
+        with pytest.raises(StoreDamagedError):
+            store.list("", "", 10)
+        assert store.get("b").records[0].header.shape == (3,)
+        store.close()
+
+    @pytest.mark.parametrize("content", [b"", b"nothing that SQLite wrote" * 400])
+    def test_an_index_that_is_damaged_is_named_at_the_start(self, tmp_path: Path, content: bytes) -> None:
+        store = self.open(tmp_path)
+        put(store, "a", np.zeros(3))
+        store.close()
+        for file in tmp_path.glob("index.sqlite-*"):
+            file.unlink()
+        (tmp_path / "index.sqlite").write_bytes(content)
+        if content:
+            with pytest.raises(OSError, match=r"index.sqlite: the index cannot be read: .*store repair"):
+                self.open(tmp_path)
+        else:
+            self.open(tmp_path).close()
+        assert [f.suffix for f in (tmp_path / ("objects" if content else "lost+found")).iterdir()] == [".dlpw"]
+
+    def test_a_file_that_cannot_be_removed_does_not_fail_what_was_done(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = self.open(tmp_path)
+        put(store, "a", np.zeros(3))
+        put(store, "b", np.zeros(3))
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError(1, "no")))
+            put(store, "a", np.ones(3))
+            store.delete("b", None)
+        assert len(list((tmp_path / "objects").iterdir())) == 3
+        store.close()
+        store = self.open(tmp_path)
+        assert len(list((tmp_path / "objects").iterdir())) == 1
+        assert not (tmp_path / "lost+found").exists()
+        assert values(store.get("a")) == [np.ones(3).tobytes()]
+        store.close()
+
+    def test_a_file_is_on_disk_before_its_name_and_its_name_before_the_index(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a kill cannot show, a loss of power can."""
+        store = self.open(tmp_path)
+        made, sums = draft(store, np.zeros(3))
+        seen: list[str] = []
+        fsync, rename = os.fsync, os.rename
+
+        def note_fsync(fd: int) -> None:
+            seen.append("sync " + Path(os.readlink(f"/proc/self/fd/{fd}")).suffix)
+            fsync(fd)
+
+        def note_rename(old: Path, new: Path) -> None:
+            seen.append("rename")
+            rename(old, new)
+
+        monkeypatch.setattr(os, "fsync", note_fsync)
+        monkeypatch.setattr(os, "rename", note_rename)
+        index: Any = store._index
+        monkeypatch.setattr(index, "put", lambda *_: seen.append("index"))
+        store.publish(made, sums, "a", None, None)
+        assert seen == ["sync .draft", "rename", "sync ", "index"]
+        store.close()
+
+    def test_space_is_charged_as_it_comes(self, tmp_path: Path) -> None:
+        store = self.open(tmp_path, 10 * MIB)
+        source = Source(np.zeros(9 * MIB, np.uint8))
+        record = Record(("",), {}, source.header, b"")
+        made = [store.draft([record], Serialized(b"", b"")) for _ in range(3)]
+        assert store.budget.used < 3 * 4096
+        made[0].write(0, 0, bytes(8 * MIB))
+        assert refusal(lambda: made[1].write(0, 0, bytes(2 * MIB))) == "STORE_FULL"
+        assert refusal(lambda: store.draft([record], Serialized(b"", b""))) == "STORE_FULL"
+        for draft in made:
+            draft.discard()
+        assert (store.budget.used, list((tmp_path / "objects").iterdir())) == (0, [])
         store.close()
 
     def test_one_server_a_folder(self, tmp_path: Path) -> None:
@@ -279,6 +461,6 @@ class TestDirectoryStore(StoreSuite):
         next((tmp_path / "objects").iterdir()).unlink()
         store = self.open(tmp_path)
         assert [r.levelname for r in caplog.records] == ["ERROR"]
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(StoreDamagedError, match="its file is missing"):
             store.get("a")
         store.close()
