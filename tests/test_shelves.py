@@ -45,6 +45,7 @@ COVERED_BY = {
     "server/auth": "server/test_security.py",
     "server/backing": "server/test_store.py",
     "server/budget": "server/test_hub.py",
+    "server/certificates": "server/test_security.py",
     "server/directory_store": "server/test_store.py",
     "server/kept_frame": "server/test_hub.py",
     "server/frame_queue": "server/test_hub.py",

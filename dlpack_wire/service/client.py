@@ -34,7 +34,8 @@ def connect(address: str, *, token: str | None = None, tls: Tls | None = None, t
         A client to be closed, best by `with`.
 
     Raises:
-        ValueError: The address has another form, or the token is not printable ASCII.
+        ValueError: The address has another form, the token is not printable ASCII, or `tls` has only one of certificate
+            and key.
         OSError: A file of `tls` cannot be read.
         RuntimeError: This process was forked from one that had a client, which gRPC does not survive.
     """

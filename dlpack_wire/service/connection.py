@@ -24,6 +24,12 @@ class Connection:
         self, address: str, *, token: str | None = None, tls: Tls | None = None, timeout: float | None = None
     ) -> None:
         """See `connect`."""
+        if not isinstance(address, str):
+            raise TypeError(f"an address is a str such as 'localhost:7070', not {type(address).__name__}")
+        if tls is not None and not isinstance(tls, Tls):
+            raise TypeError(f"tls= takes dw.Tls(ca=...), not {type(tls).__name__}")
+        if tls is not None and (tls.key is None) != (tls.cert is None):
+            raise ValueError("Tls needs both cert= and key=, or neither")
         if token is not None and not (token and token.isascii() and token.isprintable()):
             stripped = "it ends with a line break" if token.strip() != token else "it has other characters"
             raise ValueError(f"a token must be printable ASCII: {stripped if token else 'it is empty'}")

@@ -33,6 +33,8 @@ KEEPALIVE_OPTIONS: list[tuple[str, int]] = [
 
 CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.http2.bdp_probe", 0),  # the window is stated below; probing for one costs a tenth of a large transfer
+    # gRPC would send loopback addresses too through the proxy of `http_proxy`, which sees tokens and payloads.
+    ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # clients of one process do not share a connection
     ("grpc.enable_retries", 0),  # gRPC's own would keep a copy of what was sent
     ("grpc.initial_reconnect_backoff_ms", 100),

@@ -91,7 +91,9 @@ class Publishing:
                 yield Open("Publish", ends=False)
                 self._begun = True
             try:
-                for message in publish_messages(fields, source, SENT_CHUNK_BYTES):
+                for number, message in enumerate(publish_messages(fields, source, SENT_CHUNK_BYTES)):
+                    if number and not (yield IsOpen()):
+                        break  # refused: `Next` tells why, and the rest need not be sent
                     yield Send(message)
                 raw = yield Next()
             except BaseException:

@@ -18,9 +18,12 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+import dlpack_wire
+
 from . import heap
 from .auth import Authorizer
 from .calls import CallLimits
+from .certificates import Certificates
 from .directory_store import DirectoryStore
 from .grpc_calls import GrpcCall, handlers, trailers
 from .hub import Hub
@@ -108,7 +111,7 @@ class Server:
         options = self._options
         retention_ns = int(options.upload_retention_s * 1e9)
         try:
-            authorizer = Authorizer(options.token_file, options.tls_client_ca is not None)
+            self._authorizer = authorizer = Authorizer(options.token_file, options.tls_client_ca is not None)
             credentials = _tls_credentials(options)
         except (OSError, ValueError) as error:
             raise _start_error(error) from None
@@ -140,6 +143,10 @@ class Server:
             asyncio.create_task(self._trim()),
             asyncio.create_task(self._sweep()),
         ]
+
+    def reload(self) -> None:
+        """Read the tokens again."""
+        self._authorizer.reload()
 
     def _open_metrics(self, store: Store, hub: Hub) -> Metrics:
         metrics = Metrics()
@@ -249,6 +256,25 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
             yield response
 
 
+def described(options: Options) -> str:
+    """Return what a start says of the store and of who may connect."""
+    store = "objects in memory" if options.dir is None else f"objects in {options.dir}"
+    tls = "plain text" if options.tls_cert is None else "TLS"
+    if options.tls_client_ca is not None:
+        tls += " with client certificates"
+    if options.token_file is not None:
+        access = f"tokens of {options.token_file}"
+    elif options.tls_client_ca is not None:
+        access = "no tokens: open to every client with a certificate"
+    elif all(address.startswith(UNIX) for address in options.listen):
+        access = "no tokens: open to this user"
+    elif all(address.startswith(UNIX) or is_private(address) for address in options.listen):
+        access = "no tokens: open to every user of this machine"
+    else:
+        access = "no tokens: open to everybody who can connect"
+    return f"{store}; {tls}; {access}"
+
+
 def _open_store(options: Options, retention_ns: int) -> Store:
     if options.dir is not None:
         return DirectoryStore(options.dir, options.max_store_bytes, retention_ns)
@@ -264,14 +290,7 @@ def _tls_credentials(options: Options) -> grpc.ServerCredentials | None:
         return None
     if options.tls_cert is None or options.tls_key is None:
         raise StartError("TLS needs both --tls-cert and --tls-key")
-    authorities = _read(options.tls_client_ca) if options.tls_client_ca is not None else None
-    pair = (_read(options.tls_key), _read(options.tls_cert))
-    return grpc.ssl_server_credentials([pair], authorities, require_client_auth=authorities is not None)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as f:
-        return f.read()
+    return Certificates(options.tls_cert, options.tls_key, options.tls_client_ca).credentials()
 
 
 def serve(options: Options, ready: Callable[[list[str]], None]) -> None:
@@ -303,6 +322,9 @@ async def _serve(options: Options, ready: Callable[[list[str]], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask)
+    # Certificates are read at each handshake anyhow. Without a handler this signal would end the server undrained.
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
+    _log.info("dlpack-wire %s: %s", dlpack_wire.__version__, described(options))
     if server.metrics_address is not None:
         _log.info("metrics at http://%s/metrics", server.metrics_address)
     ready(server.addresses)

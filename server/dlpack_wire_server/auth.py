@@ -7,6 +7,7 @@ import hmac
 import json
 import logging
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from .status import Refusal
 
 FAILURE_WINDOW_NS = 60 * 10**9
 MAX_FAILURES = 20
-"""A peer with this many failed attempts in the window is not listened to until the window has passed."""
+"""After this many failed attempts in the window a peer's further ones are answered without a reason of their own. Valid
+tokens are let in all the same."""
 
 _MAX_PEERS = 4096
 _log = logging.getLogger(__name__)
@@ -108,7 +110,7 @@ class Authorizer:
         self._path = path
         self._certificates = certificates
         self._callers: list[tuple[bytes, Caller]] = []
-        self._stamp: tuple[int, int, int] | None = None
+        self._raw = b""
         self._looked_ns = 0
         self._failures: OrderedDict[str, list[int]] = OrderedDict()
         self._complained = False
@@ -150,14 +152,14 @@ class Authorizer:
         if self._path is None:
             return self._without_tokens(certified)
         self.refresh()
+        found = self._lookup(token) if token is not None else None
+        if found is not None:  # also of a peer with failures: others may share its address
+            return found
         now = time.monotonic_ns()
         failed = [t for t in self._failures.get(peer, ()) if now - t < FAILURE_WINDOW_NS]
         if len(failed) >= MAX_FAILURES:
             raise Refusal("TOO_MANY_REQUESTS", "too many failed attempts; wait a minute")
         if token is not None:
-            found = self._lookup(token)
-            if found is not None:
-                return found
             self._failures[peer] = [*failed, now]
             self._failures.move_to_end(peer)
             if len(self._failures) > _MAX_PEERS:
@@ -177,10 +179,16 @@ class Authorizer:
         path, now = self._path, time.monotonic_ns()
         if path is None or now - self._looked_ns < _RELOAD_NS:
             return
-        self._looked_ns = now
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the token file again if its content has changed."""
+        path = self._path
+        if path is None:
+            return
+        self._looked_ns = time.monotonic_ns()
         try:
-            if _stamp_of(path) != self._stamp:
-                self._load(path)
+            if self._load(path):
                 _log.info("read %s again: %d tokens", path, len(self._callers))
             self._complained = False
         except (OSError, ValueError) as error:
@@ -188,23 +196,33 @@ class Authorizer:
                 _log.error("the tokens read before stay in force: %s", error)
             self._complained = True
 
-    def _load(self, path: str) -> None:
-        stamp = _stamp_of(path)
-        with open(path, encoding="utf-8") as f:
-            try:
-                content = json.load(f)
-            except ValueError as error:
-                raise ValueError(f"{path}: not JSON: {error}") from None
+    def _load(self, path: str) -> bool:
+        """Read the file; return False if its bytes are those read before."""
+        with open(path, "rb") as f:
+            if os.fstat(f.fileno()).st_mode & 0o022:
+                raise ValueError(f"{path}: its tokens can be changed by others: `chmod go-w` it")
+            raw = f.read()
+        if raw == self._raw:
+            return False
+        try:
+            content = json.loads(raw.decode())
+        except ValueError as error:
+            raise ValueError(f"{path}: not JSON with tokens: {error}") from None
         if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
             raise ValueError(f'{path}: must be {{"tokens": [...]}}')
-        self._callers = [_read_entry(path, i, entry) for i, entry in enumerate(content["tokens"])]
+        callers: list[tuple[bytes, Caller]] = []
+        for i, entry in enumerate(content["tokens"]):
+            digest, caller = _read_entry(path, i, entry)
+            for j, (other, earlier) in enumerate(callers):
+                if other == digest:
+                    raise ValueError(f"{path}: token {i} is the same as token {j}")
+                if caller.owner == earlier.owner:
+                    raise ValueError(f"{path}: token {i} has the name of token {j}, {caller.owner!r}")
+            callers.append((digest, caller))
+        self._callers = callers
+        self._raw = raw
         self.version += 1
-        self._stamp = stamp
-
-
-def _stamp_of(path: str) -> tuple[int, int, int]:
-    status = os.stat(path)
-    return status.st_mtime_ns, status.st_size, status.st_ino
+        return True
 
 
 def _read_entry(path: str, position: int, entry: Any) -> tuple[bytes, Caller]:
@@ -219,7 +237,7 @@ def _read_entry(path: str, position: int, entry: Any) -> tuple[bytes, Caller]:
         raise ValueError(f"{where} needs a name")
     if isinstance(token, str) and len(token) >= 16 and sha256 is None:
         digest = hashlib.sha256(token.encode()).digest()
-    elif isinstance(sha256, str) and len(sha256) == 64 and token is None:
+    elif isinstance(sha256, str) and re.fullmatch("[0-9a-fA-F]{64}", sha256) and token is None:
         digest = bytes.fromhex(sha256)
     else:
         raise ValueError(f"{where} needs either a token of at least 16 characters or a sha256 of 64 hex digits")

@@ -153,6 +153,10 @@ class Calls:
         self._running[key] += 1
         return key
 
+    def watch(self, caller: Caller, call: Call) -> PermissionWatch:
+        """Return a watch of the permissions that a caller has now."""
+        return PermissionWatch(self._authorizer, caller, call)
+
     async def run(self, quick: bool, work: Callable[..., _T], *args: Any) -> _T:
         """Do work: in the event loop if it is quick and waits for no disk, else in a thread."""
         if quick and not self._on_disk:

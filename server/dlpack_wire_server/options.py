@@ -13,6 +13,10 @@ DEFAULT_LISTEN = "127.0.0.1:7070"
 ENVIRONMENT_PREFIX = "DLPACK_WIRE_"
 
 
+_CLIENT_VARIABLES = {f"{ENVIRONMENT_PREFIX}{name}" for name in ("TOKEN", "ADDRESS")}
+_BOOLEANS = {"": False, **dict.fromkeys(("0", "false", "no", "off"), False)}
+_BOOLEANS |= dict.fromkeys(("1", "true", "yes", "on"), True)
+
 _EPILOG = f"""\
 Each flag has an environment variable: --grace-s is {ENVIRONMENT_PREFIX}GRACE_S.
 
@@ -69,13 +73,23 @@ class Options(NamedTuple):
 def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = os.environ) -> None:
     """Add the server's flags; an environment variable such as DLPACK_WIRE_TOKEN_FILE gives a flag's default."""
     defaults = Options()
+    unknown = {name for name in environment if name.startswith(ENVIRONMENT_PREFIX)} - _CLIENT_VARIABLES
 
     def add(flag: str, convert: Callable[[str], Any], text: str, **more: Any) -> None:
         name = flag.replace("-", "_")
         default = getattr(defaults, name)
-        given = environment.get(ENVIRONMENT_PREFIX + name.upper())
-        if given is not None:
-            default = given.split(",") if flag == "listen" else given  # argparse converts strings itself
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        unknown.discard(variable)
+        given = environment.get(variable)
+        if given is not None and flag == "listen":
+            default = given.split(",")
+        elif given is not None:
+            try:
+                default = convert(given)
+            except (ValueError, argparse.ArgumentTypeError) as error:
+                parser.error(f"{variable}: {error}")
+            if default not in more.get("choices", (default,)):
+                parser.error(f"{variable}: must be one of {', '.join(more['choices'])}, not {given!r}")
         parser.add_argument(f"--{flag}", type=convert, default=default, help=text, **more)
 
     add("listen", str, f"host:port or unix:/path, several times if wanted [{DEFAULT_LISTEN}]", action=_Listen)
@@ -94,10 +108,16 @@ def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = 
     add("metrics-listen", str, "host:port to serve Prometheus metrics at [none are served]")
     add("log-format", str, "text or json [text]", choices=("text", "json"))
     add("log-level", str, "debug, info, warning or error [info]", choices=("debug", "info", "warning", "error"))
-    insecure = environment.get(ENVIRONMENT_PREFIX + "INSECURE", "") not in ("", "0", "false")
+    variable = ENVIRONMENT_PREFIX + "INSECURE"
+    unknown.discard(variable)
+    insecure = _BOOLEANS.get(environment.get(variable, "").lower())
+    if insecure is None:
+        parser.error(f"{variable}: must be 1 or 0, true or false, yes or no, not {environment[variable]!r}")
     parser.add_argument(
         "--insecure", action="store_true", default=insecure, help="let other machines connect without TLS"
     )
+    if unknown:
+        parser.error(f"no flag has the environment variable {', '.join(sorted(unknown))}")
 
 
 class _Listen(argparse.Action):

@@ -117,6 +117,7 @@ class Puts:
         upload: UnfinishedPut | None = None
         writing: asyncio.Future[None] | None = None
         keep = True
+        watch = self._calls.watch(caller, call)
         try:
             header_bytes = 0
             while (raw := await self._read(call, upload)) is not None:
@@ -155,6 +156,7 @@ class Puts:
                 if request.finish:
                     if writing is not None:
                         await writing
+                    watch.check()
                     upload.arrival.end()
                     keep = False
                     commit = await self._calls.run(

@@ -157,7 +157,9 @@ class TensorService:
         messages = get_messages(stored, records, request, size)
         quick = stored.info.payload_bytes < QUICK_COPY_BYTES and len(records) < QUICK_RECORDS
         message = await self._calls.run(quick, next, messages, None)
+        watch = self._calls.watch(caller, call)
         while message is not None:
+            watch.check()
             # The next message is made while this one is being sent.
             following = asyncio.ensure_future(self._calls.run(quick, next, messages, None))
             try:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dlpack_wire_server.app import StartError, serve
+from dlpack_wire_server.app import StartError, described, serve
 from dlpack_wire_server.listen import AddressError, check_free, claim_unix, is_private, split
 from dlpack_wire_server.options import Options, add_flags, from_flags, parse, seconds, size
 from server_process import ServerProcess, eventually, running
@@ -134,6 +134,48 @@ def test_flags_and_environment() -> None:
     assert (list(options.listen), options.max_object_bytes) == (["c:3", "d:4"], 2_000_000)
     assert (options.insecure, options.dir) == (True, "/data")
     assert from_flags(parser.parse_args(["--listen", "e:5"])).listen == ("e:5",)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("INSECURE", "maybe", "DLPACK_WIRE_INSECURE: must be 1 or 0"),
+        ("TOKN_FILE", "/x", "no flag has the environment variable DLPACK_WIRE_TOKN_FILE"),
+        ("LOG_LEVEL", "verbose", "DLPACK_WIRE_LOG_LEVEL: must be one of debug, info, warning, error, not 'verbose'"),
+        ("LOG_FORMAT", "xml", "DLPACK_WIRE_LOG_FORMAT: must be one of text, json, not 'xml'"),
+        ("MAX_STORE_BYTES", "much", "DLPACK_WIRE_MAX_STORE_BYTES: 'much' is not a size"),
+    ],
+)
+def test_an_environment_that_is_wrong_starts_no_server(
+    variable: str, value: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        add_flags(argparse.ArgumentParser(), {f"DLPACK_WIRE_{variable}": value})
+    assert caught.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("value", "insecure"), [("no", False), ("0", False), ("", False), ("YES", True), ("on", True)])
+def test_insecure_means_what_it_says(value: str, insecure: bool) -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, {"DLPACK_WIRE_INSECURE": value, "DLPACK_WIRE_TOKEN": "a client's"})
+    assert from_flags(parser.parse_args([])).insecure is insecure
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (Options(), "objects in memory; plain text; no tokens: open to every user of this machine"),
+        (Options(listen=("unix:/s",)), "objects in memory; plain text; no tokens: open to this user"),
+        (
+            Options(listen=("0.0.0.0:1",), dir="/d"),
+            "objects in /d; plain text; no tokens: open to everybody who can connect",
+        ),
+        (Options(token_file="t", tls_cert="c"), "objects in memory; TLS; tokens of t"),
+    ],
+)
+def test_a_start_says_who_may_connect(options: Options, says: str) -> None:
+    assert described(options) == says
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import dlpack_wire as dw
 from dlpack_wire.service.drivers import AsyncDriver, Clock
 from dlpack_wire.service.operations import Operations
 from dlpack_wire.service.retry import Backoff
-from dlpack_wire.service.script import Notify, Pause, Script, SendAll, Unary
+from dlpack_wire.service.script import Cancel, IsOpen, Next, Notify, Open, Pause, Script, Send, SendAll, Unary
 from dlpack_wire.service.topics import Frame, Publishing, Subscribing
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
@@ -320,3 +320,15 @@ def test_a_refused_frame_leaves_the_publisher_usable() -> None:
         sender.end()
 
     together(work)
+
+
+def test_a_frame_that_is_refused_is_not_sent_to_its_end() -> None:
+    script = Publishing(Operations(), "t").send(np.zeros(64 << 20, np.uint8), None, None)
+    assert isinstance(next(script), IsOpen)
+    assert isinstance(script.send(False), Open)
+    assert isinstance(script.send(None), Send)
+    assert isinstance(script.send(None), IsOpen)
+    assert isinstance(script.send(False), Next)
+    assert isinstance(script.throw(dw.RemoteError("refused", code="PERMISSION_DENIED")), Cancel)
+    with pytest.raises(dw.RemoteError, match="refused"):
+        script.send(None)
