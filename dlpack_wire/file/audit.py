@@ -134,7 +134,11 @@ def _generation_problems(
 def _name_problems(f: FileContents, records: _Records) -> Iterator[DecodeError]:
     """Require every name to denote its last record, by the live index as by a reader of the whole file."""
     indexed = set()
-    for name, ordinal in f.ordinals():
+    try:
+        names = f.ordinals()
+    except DecodeError:  # an entry that was named when its index was compared
+        return
+    for name, ordinal in names:
         indexed.add(name)
         offset, last = f.record_offset(ordinal), records.claimed.get(name)
         if offset not in records:

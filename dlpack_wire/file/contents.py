@@ -192,13 +192,18 @@ class FileContents:
     def _all_ordinals(self) -> dict[str, int]:
         """Return every name with its ordinal, in writing order; a later index takes over the names it carries."""
         if self._ordinals is None:
-            self._ordinals = {}
-            for start, index in zip(self._starts, self._indexes, strict=False):
-                removed = index.removed
-                for name, ordinal in index.names():
-                    self._ordinals.pop(name, None)
-                    if ordinal not in removed:
-                        self._ordinals[name] = start + ordinal
+            found: dict[str, int] = {}
+            try:
+                for start, index in zip(self._starts, self._indexes, strict=False):
+                    removed = index.removed
+                    for name, ordinal in index.names():
+                        found.pop(name, None)
+                        if ordinal not in removed:
+                            found[name] = start + ordinal
+            except DecodeError as error:
+                error.at(path=self.where)
+                raise
+            self._ordinals = found
         return self._ordinals
 
     def _index_of(self, ordinal: int) -> tuple[int, int]:

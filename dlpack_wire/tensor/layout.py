@@ -15,8 +15,9 @@ from .dtype import DType
 MAX_NDIM = 64
 """Maximum number of dimensions of a tensor: numpy's limit, and more than any framework uses."""
 
-MAX_ELEMENT_BITS = 8 * (2**31 - 1)
-"""Widest element: one that fills a message, and the most that numpy can hold."""
+MAX_ELEMENT_BYTES = 2**31 - 1
+"""Widest element: one that fills a message, and the most that numpy can hold. A packed lane counts as a byte, which is
+what it takes once it is unpacked."""
 
 FLAG_READ_ONLY = 1
 FLAG_IS_COPIED = 2
@@ -127,7 +128,7 @@ def check_layout(
         raise error(f"{len(shape)} dimensions; at most {MAX_NDIM} are allowed", field="shape")
     if shape and min(shape) < 0:
         raise error(f"extents must not be negative: {tuple(shape)}", field="shape")
-    if dtype.element_bits > MAX_ELEMENT_BITS:
+    if max(dtype.element_bits // 8, dtype.lanes) > MAX_ELEMENT_BYTES:
         raise error(f"elements of {dtype.name} have more than 2^31-1 bytes", field="dtype")
     if padded and (dtype.bits >= 8 or dtype.lanes != 1):
         raise error(f"sub-byte padded (4) needs bits < 8 and lanes 1, not {dtype.name}", field="flags")

@@ -23,7 +23,11 @@ def verdict(content: bytes) -> list[tuple[str, str]]:
     except dw.DecodeError as error:
         return [("", str(error))]
     found = []
-    for name in f:
+    try:
+        names = list(f)
+    except dw.DecodeError as error:
+        return [("", str(error))]
+    for name in names:
         try:
             found.append((name, repr(contents_of(f).locate(name))))
         except dw.DecodeError as error:

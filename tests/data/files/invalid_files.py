@@ -36,11 +36,13 @@ from hand_built_files import (
     number,
     payload_sum_of,
     record,
+    record_head,
     removal,
     removal_entry,
     text,
     varint,
     with_sum,
+    with_trailer,
     xxh3,
 )
 
@@ -243,3 +245,111 @@ def make_invalid() -> None:
     f.content += fixed(4, 9) + fixed(5, 0) + END
     f.add("c")
     invalid("trailer-without-index", f.finish(), "read")
+
+    make_where_two_readings_were_possible()
+
+
+def make_where_two_readings_were_possible() -> None:
+    """One file for every sentence of the contract that was once read in two ways."""
+    gaps = b"\1\7\0"
+    header = header_of([2], 6, strides=[2], payload_sum=xxh3(gaps))
+    invalid("bool-of-7-in-a-gap", lying(header=header, payload=gaps), "verify")
+    for field_number in (1, 4, 5, 6):
+        f = CraftedFile()
+        f.content += field(field_number, b"zz")
+        f.add("a")
+        invalid(f"length-delimited-field-{field_number}", f.finish(), "read")
+    f = two_tensors()
+    lines = list(f.lines)
+    f.content += field(3, b"".join(lines)) + fixed(4, 9) + fixed(5, 0) + END
+    f.lines = []
+    f.add("c")
+    f.lines = [*lines, *f.lines]
+    invalid("trailer-with-another-position", f.finish(), "read")
+    invalid("base-entry-behind-its-own-index", entry_behind_its_own_index(), "open")
+    invalid("index-field-2-as-a-number", with_lines(*lines, ending=number(2, 7)), "open")
+    invalid("index-field-3-as-a-number", with_lines(*lines, ending=number(3, 7)), "open")
+    f = CraftedFile()
+    empty = header_of([0], payload_sum=xxh3(b""))
+    head = record_head(A, empty + field(15, b""), 0, 9)
+    f.content += head
+    f.lines = [entry(A, empty, 9, 9 + len(head), 0)]
+    invalid("empty-data-in-a-file", f.finish(), "read")
+    f = CraftedFile()
+    f.add("a", b"", header=empty)
+    f.lines = [f.lines[0].replace(field(4, empty), b"")]
+    f.lines = [field(1, f.lines[0][2:])]
+    invalid("empty-tensor-without-header", f.finish(), "verify")
+    first = CraftedFile()
+    second = two_tensors().finish()
+    offset = len(two_tensors().content)
+    first.content += field(7, bytes(offset - len(CraftedFile().finish()) - 2))
+    joined = first.finish()
+    assert len(joined) == offset
+    invalid("two-files-joined-at-the-index-offset", joined + second, "open")
+    for name, extra, error in (
+        ("critical-field-in-a-removal-entry", number(6, 1), "unsupported"),
+        ("header-as-a-number-in-a-removal-entry", number(4, 1), "decode error"),
+    ):
+        f = two_tensors()
+        f.finish()
+        base = f.trailer
+        f.remove("a")
+        line = f.lines[0]
+        f.lines = [field(1, line[2:-27] + extra + line[-27:])]
+        invalid(name, f.finish(base=base), "read", error)
+    names = names_of("a", ["b"])
+    invalid("entry-with-an-alias-alone", lying(names, line_names=field(2, b"b")), "open")
+    invalid("entry-with-an-alias-first", lying(names, line_names=field(2, b"b") + field(1, b"a")), "open")
+    invalid("entry-with-a-name-twice", lying(line_names=A + A), "read")
+    invalid(
+        "entry-with-a-longer-tag",
+        with_lines(entry(A, HEADER, 9, 64, 4, b"\xca\x00\x01"), two_tensors().lines[1]),
+        "read",
+    )
+    key = field(1, b"k")
+    for name, value in (("text-is-no-utf-8", field(1, b"\xff")), ("value-is-cut", b"\x0a\x05")):
+        invalid(f"metadata-{name}", lying(names_of("a", [], [key + field(2, value)])), "read")
+    invalid("metadata-without-a-value", lying(names_of("a", [], [key])), "read")
+    f = two_tensors()
+    lines = list(f.lines)
+    f.finish()
+    base = (f.trailer[0], f.trailer[1] ^ 1)
+    f.finish(base=base)
+    f.lines = lines
+    invalid("dead-index-with-another-base-sum", f.finish(), "verify")
+    f = two_tensors()
+    lines = list(f.lines)
+    f.finish()
+    f.lines = [lines[0], lines[0]]
+    f.finish()
+    f.lines = lines
+    invalid("dead-index-with-a-name-twice", f.finish(), "verify")
+    f = CraftedFile()
+    f.add("a", PAYLOAD)
+    f.finish()
+    f.content += number(9, 1)
+    begin = len(f.content)
+    written, data_at = next(
+        (head + PAYLOAD, len(head))
+        for padding in range(1, 99)
+        if (begin + len(head := record_head(A, HEADER, 4, begin - padding))) % 64
+    )
+    f.content += written
+    f.lines = [entry(A, HEADER, begin, begin + data_at, 4)]
+    invalid("misaligned-behind-a-fault", f.finish(), "verify")
+
+
+def entry_behind_its_own_index() -> bytes:
+    """Two generations, the first of which has an entry for the record of the second one."""
+    f = two_tensors()
+    names = names_of("c")
+    # The size of an entry does not depend on its offsets.
+    ending, _ = with_trailer(field(3, b"".join([*f.lines, entry(names, HEADER, 0, 0, 4)])), 0)
+    begin = len(f.content) + len(ending)
+    written, data_at = record(names, HEADER, PAYLOAD, begin)
+    f.lines.append(entry(names, HEADER, begin, begin + data_at, 4))
+    f.finish()
+    assert len(f.content) == begin
+    f.content += written
+    return f.finish(base=f.trailer)

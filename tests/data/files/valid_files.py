@@ -227,6 +227,13 @@ def generations() -> None:
     f.add("c", b"\x09")
     f.lines = [*lines, f.lines[0]]
     valid("index-written-again-without-a-base", f.finish(), {**TWO, "c": b"\x09"})
+    f = CraftedFile()
+    f.add("a", PAYLOAD)
+    f.finish()
+    f.remove("a")
+    f.lines = []
+    f.add("", OTHER)
+    valid("one-without-a-name-after-another-was-removed", f.finish(), {"": OTHER})
     torn_tails()
 
 
@@ -268,6 +275,23 @@ def later_revisions() -> None:
     f = CraftedFile()
     f.add("a", PAYLOAD, header=header)
     valid("unknown-fields-in-a-header", f.finish(), {"a": PAYLOAD})
+    empty = header_of([0], payload_sum=xxh3(b"")) + number(16, 1)
+    f = CraftedFile()
+    f.add("a", b"", header=empty)
+    valid("unknown-field-behind-data-that-is-not-there", f.finish(), {"a": b""})
+    dtype, shape = header_of([]), header_of([4])[len(header_of([])) :]
+    payload_sum = fixed(9, xxh3(PAYLOAD))
+    for name, header in (
+        ("a-number-of-another-wire-type", fixed(2, 0) + dtype + shape + payload_sum),
+        ("a-shape-that-is-not-packed", dtype + number(5, 4) + payload_sum),
+    ):
+        f = CraftedFile()
+        f.add("a", PAYLOAD, header=header)
+        valid(name, f.finish(), {"a": PAYLOAD})
+    group = field(1, b"k") + field(2, b"\x33\x34")
+    f = CraftedFile()
+    f.add("a", PAYLOAD, metadata=[group])
+    valid("group-in-a-metadata-value", f.finish(), {"a": PAYLOAD}, tensor_metadata={"a": {"k": "3334"}})
 
 
 def large_files() -> None:
