@@ -50,6 +50,7 @@ COVERED_BY = {
     "server/kept_frame": "server/test_hub.py",
     "server/frame_queue": "server/test_hub.py",
     "server/grpc_calls": "server/test_hostile.py",
+    "server/health": "server/test_hostile.py",
     "server/heap": "server/test_endurance.py",
     "server/listen": "server/test_app.py",
     "server/log_output": "server/test_app.py",

@@ -238,17 +238,27 @@ def only_chunk(chunks: Sequence[Chunk]) -> Chunk | None:
 
     Raises:
         DecodeError: The message has several.
+        LimitError: It is larger than MAX_CHUNK_BYTES.
     """
     if len(chunks) > 1:
         raise DecodeError(f"{len(chunks)} chunks in one message", field="chunk")
-    return chunks[0] if chunks else None
+    if not chunks:
+        return None
+    size = len(chunks[0].data)
+    if size > MAX_CHUNK_BYTES:
+        text = f"a chunk of {size} bytes; at most {MAX_CHUNK_BYTES} are allowed"
+        raise LimitError(text, declared=size, limit=MAX_CHUNK_BYTES, field="chunk")
+    return chunks[0]
 
 
 def walk_fields(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield the fields of a message: number, wire type, and the positions of its begin, content and end."""
-    for _ in range(MAX_FIELDS):
+    for count in range(MAX_FIELDS + 1):
         if pos >= end:
             return
+        if count == MAX_FIELDS:
+            # Millions of tiny ones would take long to walk, and many times their bytes once they are parsed.
+            raise LimitError(f"more than {MAX_FIELDS} fields", declared=MAX_FIELDS + 1, limit=MAX_FIELDS)
         # Nearly every tag is one byte and its length one or two; anything else goes through the strict reader.
         tag = buffer[pos]
         content = pos + 1
@@ -271,8 +281,6 @@ def walk_fields(buffer: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, 
             after = field.end
             yield field.number, field.wire_type, pos, field.content, after
         pos = after
-    # Millions of tiny ones would take long to walk, and many times their bytes once they are parsed.
-    raise LimitError(f"more than {MAX_FIELDS} fields", declared=MAX_FIELDS + 1, limit=MAX_FIELDS)
 
 
 class Rest:

@@ -151,7 +151,7 @@ class TensorServiceServicer(object):
 
         Errors:
         INVALID_ARGUMENT (INVALID_REQUEST): the id is not 16 bytes.
-        NOT_FOUND (UPLOAD_NOT_FOUND): no upload of that id that is not committed.
+        NOT_FOUND (UPLOAD_NOT_FOUND): no upload of that id that is not committed or being committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

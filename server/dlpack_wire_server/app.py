@@ -15,7 +15,6 @@ from typing import Any
 
 import grpc
 from grpc import aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 import dlpack_wire
@@ -26,6 +25,7 @@ from .calls import CallLimits
 from .certificates import Certificates
 from .directory_store import DirectoryStore
 from .grpc_calls import GrpcCall, handlers, trailers
+from .health import SERVICE_NAME, Health
 from .hub import Hub
 from .listen import UNIX, AddressError, NoAddressError, check_free, claim_unix, is_private, split
 from .log_output import configure
@@ -136,8 +136,7 @@ class Server:
         except BaseException:
             await self._abandon()
             raise
-        for name in ("", SERVICE.full_name):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._health.serve()
         self._chores = [
             asyncio.create_task(self._expire(options.upload_retention_s)),
             asyncio.create_task(self._trim()),
@@ -172,10 +171,10 @@ class Server:
         return metrics
 
     def _add_services(self, service: TensorService, authorizer: Authorizer) -> None:
-        self._health = health.aio.HealthServicer()
+        self._health = Health(("", SERVICE.full_name))
         self._server.add_generic_rpc_handlers((handlers(service),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        self._server.add_generic_rpc_handlers((self._health.handlers(),))
+        names = (SERVICE.full_name, SERVICE_NAME, reflection.SERVICE_NAME)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(names, authorizer), self._server)
 
     def _listen(self, address: str, credentials: grpc.ServerCredentials | None) -> str:
@@ -228,7 +227,7 @@ class Server:
         """Take no more calls, let those that are running go on for a while, then end."""
         for chore in self._chores:
             chore.cancel()
-        await self._health.enter_graceful_shutdown()
+        self._health.drain()
         self._service.drain()
         stopping = asyncio.create_task(self._server.stop(grace_s))
         await self._service.quiet(grace_s)

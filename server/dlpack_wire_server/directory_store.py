@@ -36,7 +36,7 @@ from dlpack_wire.service.messages import Record
 from .backing import FileBacking
 from .budget import Budget
 from .object_index import ObjectIndex, Row
-from .status import StoreDamagedError, UncertainError
+from .status import Refusal, StoreDamagedError, UncertainError
 from .store import (
     Commit,
     Committed,
@@ -96,6 +96,9 @@ class DirectoryStore:
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
         """Create a `.draft` file for an object."""
         image, placed = plan_object(records, metadata)
+        free = self._free_bytes()
+        if image.size > free:
+            raise Refusal("STORE_FULL", f"{image.size} bytes do not fit: {free} are free on the disk")
         backing = FileBacking(self._folder.objects / f"{secrets.token_hex(8)}.draft", image, self.budget)
         return Draft(placed, metadata.shown, backing)
 
@@ -209,8 +212,11 @@ class DirectoryStore:
     @property
     def limit_bytes(self) -> int:
         """The limit in force: what is set, or what is used and free on the disk."""
+        return min(self.budget.limit, self.budget.used + self._free_bytes())
+
+    def _free_bytes(self) -> int:
         status = os.statvfs(self._folder.objects)
-        return min(self.budget.limit, self.budget.used + status.f_bavail * status.f_frsize)
+        return status.f_bavail * status.f_frsize
 
     def close(self) -> None:
         """Close the index, and let another server have the folder."""

@@ -130,10 +130,11 @@ class Puts:
                     commit = self._committed(caller, request.start.name, key)
                     if commit is not None:
                         return _put_response(commit)
-                    resumed = request.start.resume
-                    upload = (
-                        self._resume(caller, request.start.name, key) if resumed else self._start(caller, request, key)
-                    )
+                    if request.start.resume:
+                        _check_resume(request.start)
+                        upload = self._resume(caller, request.start.name, key)
+                    else:
+                        upload = self._start(caller, request, key)
                 if upload is None:
                     raise DecodeError("the first message has no start")
                 header_bytes += len(raw) - (len(chunk.data) if chunk is not None else 0)
@@ -158,6 +159,9 @@ class Puts:
                         await writing
                     watch.check()
                     upload.arrival.end()
+                    if upload.unwanted:
+                        raise _discarded()
+                    upload.publishing = True  # from here on it cannot be discarded any more
                     keep = False
                     commit = await self._calls.run(
                         upload.arrival.payload_bytes < QUICK_COPY_BYTES, self._publish, upload
@@ -194,7 +198,7 @@ class Puts:
         finally:
             upload.reader = None
         if upload.unwanted:
-            raise Refusal("UPLOAD_INCOMPLETE", "the upload was discarded")
+            raise _discarded()
         return message
 
     async def discard(self, caller: Caller, call: Call, raw: bytes) -> bytes:
@@ -308,6 +312,17 @@ def _required_key(caller: Caller, upload_id: bytes) -> bytes:
     if key is None:
         raise DecodeError(f"an upload id has {_UPLOAD_ID_BYTES} bytes", field="upload_id")
     return key
+
+
+def _check_resume(start: pb.PutStart) -> None:
+    """Refuse what a resumed upload would not heed: it keeps what its first start said."""
+    given = sorted({field.name for field, _ in start.ListFields()} - {"name", "upload_id", "resume"})
+    if given:
+        raise DecodeError(f"{', '.join(given)}: stated once, when the upload was begun", field="resume")
+
+
+def _discarded() -> Refusal:
+    return Refusal("UPLOAD_INCOMPLETE", "the upload was discarded")
 
 
 def _check_name(name: str, own: str) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
+import secrets
 from collections.abc import Iterator, Sequence
 
 from dlpack_wire.errors import DecodeError
@@ -16,7 +19,7 @@ from dlpack_wire.service.messages import (
     chunks_of,
     record_parts,
 )
-from dlpack_wire.tensor.checksum import BLOCK_BYTES, sums_in, xxh3
+from dlpack_wire.tensor.checksum import BLOCK_BYTES, sums_in
 from dlpack_wire.tensor.memory import Buffer
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
@@ -26,6 +29,8 @@ from .store import ObjectSummary, StoredObject, StoredRecord
 
 PAGE_BYTES = MAX_SERVICE_MESSAGE_BYTES - (1 << 20)
 """Maximum bytes of a page. A first entry larger than this is sent alone."""
+
+_TOKEN_SUM_BYTES = 12
 
 
 def object_field(number: int, info: ObjectSummary) -> bytes:
@@ -140,29 +145,34 @@ def get_messages(
     yield from chunk_messages(parts, chunks)
 
 
-def page_token(prefix: str, after: str) -> str:
-    """Return the token of the page that begins behind a name."""
-    return base64.urlsafe_b64encode(_token_sum(prefix, after) + after.encode()).decode()
+class PageTokens:
+    """Tokens of list pages. They hold for one server, and are made from names that were shown."""
 
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(16)
 
-def page_begin(prefix: str, token: str) -> str:
-    """Return the name behind which the page of a token begins.
+    def token(self, prefix: str, shown: str) -> str:
+        """Return the token of the page that begins behind the name shown last."""
+        return base64.urlsafe_b64encode(self._sum(prefix, shown) + shown.encode()).decode()
 
-    Raises:
-        DecodeError: The token is not one that `page_token` made for this prefix.
-    """
-    try:
-        raw = base64.urlsafe_b64decode(token)
-        after = raw[8:].decode()
-    except ValueError:
-        raise _foreign_token() from None
-    if raw[:8] != _token_sum(prefix, after):
-        raise _foreign_token()
-    return after
+    def begin(self, prefix: str, token: str) -> str:
+        """Return the name behind which the page of a token begins.
 
+        Raises:
+            DecodeError: The token is not one that `token` made for this prefix.
+        """
+        try:
+            raw = base64.b64decode(token, b"-_", validate=True)
+            shown = raw[_TOKEN_SUM_BYTES:].decode()
+        except ValueError:
+            raise _foreign_token() from None
+        if not hmac.compare_digest(raw[:_TOKEN_SUM_BYTES], self._sum(prefix, shown)):
+            raise _foreign_token()
+        return shown
 
-def _token_sum(prefix: str, after: str) -> bytes:
-    return xxh3(f"{prefix}\0{after}".encode()).to_bytes(8, "little")
+    def _sum(self, prefix: str, shown: str) -> bytes:
+        content = f"{prefix}\0{shown}".encode()
+        return hashlib.blake2b(content, key=self._key, digest_size=_TOKEN_SUM_BYTES).digest()
 
 
 def _foreign_token() -> DecodeError:

@@ -29,11 +29,10 @@ from .metrics import Metrics
 from .puts import QUICK_COPY_BYTES, QUICK_RECORDS, ObjectLimits, Puts
 from .responses import (
     PAGE_BYTES,
+    PageTokens,
     fetch_response,
     get_messages,
     object_field,
-    page_begin,
-    page_token,
     select,
     stat_response,
 )
@@ -78,6 +77,7 @@ class TensorService:
         self._metrics = metrics
         self._instance_id = instance_id
         self._limits = limits
+        self._tokens = PageTokens()
         self._calls = Calls(authorizer, metrics, call_limits, store.on_disk)
         self._puts = Puts(store, unfinished, self._calls, metrics, limits)
         self._topics = Topics(hub, self._calls, authorizer, metrics, instance_id)
@@ -178,7 +178,7 @@ class TensorService:
         request, _, _ = parse(pb.ListRequest, raw)
         if request.page_size > 1000:
             raise DecodeError(f"{request.page_size}; at most 1000 are allowed", field="page_size")
-        after = page_begin(request.prefix, request.page_token) if request.page_token else ""
+        after = shown = self._tokens.begin(request.prefix, request.page_token) if request.page_token else ""
         left = request.page_size or 100
         left_bytes = PAGE_BYTES
         parts: list[bytes] = []
@@ -191,9 +191,10 @@ class TensorService:
                     entry = object_field(1, info)
                     left_bytes -= len(entry)
                     if not left or (left_bytes < 0 and parts):
-                        token = page_token(request.prefix, after)
+                        token = self._tokens.token(request.prefix, shown)
                         return b"".join(parts) + pb.ListResponse(next_page_token=token).SerializeToString()
                     parts.append(entry)
+                    shown = info.name
                     left -= 1
                 after = info.name
             await asyncio.sleep(0)

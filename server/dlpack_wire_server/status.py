@@ -40,7 +40,7 @@ CODES = {
 """Name of gRPC's status code for every `ErrorReason`."""
 
 
-_FULL = errno.ENOSPC, errno.EDQUOT, errno.EROFS
+_FULL = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG
 
 
 class Refusal(Exception):

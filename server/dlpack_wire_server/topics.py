@@ -48,13 +48,17 @@ class Topics:
         """Take frames in, and tell the sequence of each."""
         watch, owner = PermissionWatch(self._authorizer, caller, call), caller.owner
         intake: Intake | None = None
+        loop = asyncio.get_running_loop()
+        stalls = 0.0
         try:
             while True:
-                # A publisher may be silent between its frames, not within one.
-                raw = await self._read(call, STALL_S if intake is not None else None)
+                # A publisher may be silent between its frames, not within one; a message without any of it is silence.
+                raw = await self._read(call, max(stalls - loop.time(), 0) if intake is not None else None)
                 if raw is None:
                     break
                 head, metadata, chunk = await self._parsed(raw)
+                if head is not None or chunk is not None:
+                    stalls = loop.time() + STALL_S
                 if head is not None:
                     if intake is not None:
                         raise DecodeError("a frame came before the one before it was whole", field="frame")

@@ -30,6 +30,7 @@ class UnfinishedPut:
         busy: True while a call is receiving it.
         reader: The call that waits for its next message, to be cancelled if the upload is discarded.
         unwanted: True if it was discarded while a call was receiving it.
+        publishing: True once it is being published: what comes of it, its id will tell.
         expires_ns: Monotonic time at which it will be dropped.
     """
 
@@ -43,6 +44,7 @@ class UnfinishedPut:
     busy: bool = True
     reader: asyncio.Task[Any] | None = None
     unwanted: bool = False
+    publishing: bool = False
     expires_ns: int = 0
 
     def take(self, piece: Chunk) -> None:
@@ -75,6 +77,7 @@ class UnfinishedPuts:
         self.max_bytes = max_bytes
         self._clock = clock
         self._uploads: dict[bytes, UnfinishedPut] = {}
+        self._without_key: set[UnfinishedPut] = set()
 
     def __len__(self) -> int:
         return len(self._uploads)
@@ -85,13 +88,20 @@ class UnfinishedPuts:
         Raises:
             Refusal: UPLOAD_IN_PROGRESS, or TOO_MANY_REQUESTS if the owner has too many.
         """
-        if upload.key is None:
-            return
-        present = self._idle(upload.key)
-        owned = sum(other.owner == upload.owner for other in self._uploads.values() if other is not present)
+        present = self._idle(upload.key) if upload.key is not None else None
+        owned = len(self._of(upload.owner) - {present})
         if owned >= self._max_count:
             raise Refusal("TOO_MANY_REQUESTS", f"{owned} unfinished uploads; at most {self._max_count} are allowed")
-        self._uploads[upload.key] = upload
+        if present is not None:
+            self.drop(present)
+        if upload.key is None:
+            self._without_key.add(upload)
+        else:
+            self._uploads[upload.key] = upload
+
+    def _of(self, owner: str) -> set[UnfinishedPut]:
+        """Return the uploads of a caller. A copy of them: this may run in a thread."""
+        return {upload for upload in (*self._uploads.values(), *self._without_key) if upload.owner == owner}
 
     def hold(self, upload: UnfinishedPut) -> None:
         """Keep an upload that came in one message while it is being stored: it is in memory already, and not counted.
@@ -100,7 +110,9 @@ class UnfinishedPuts:
             Refusal: UPLOAD_IN_PROGRESS, if another call is receiving or storing it.
         """
         if upload.key is not None:
-            self._idle(upload.key)
+            present = self._idle(upload.key)
+            if present is not None:
+                self.drop(present)
             self._uploads[upload.key] = upload
 
     def _idle(self, key: bytes) -> UnfinishedPut | None:
@@ -116,8 +128,7 @@ class UnfinishedPuts:
         Raises:
             Refusal: STORE_FULL, if unfinished uploads hold all they may.
         """
-        # A copy of the values: this may run in a thread.
-        drafts = [other.draft for other in list(self._uploads.values()) if other.owner == upload.owner]
+        drafts = [other.draft for other in self._of(upload.owner)]
         total = size + sum(draft.backing.size for draft in drafts if draft is not None)
         if total > self.max_bytes:
             raise Refusal(
@@ -149,7 +160,7 @@ class UnfinishedPuts:
         """Keep an upload that no call receives any more, if its headers have come."""
         upload.busy = False
         upload.expires_ns = self._clock() + self.retention_ns
-        if upload.draft is None or upload.unwanted:
+        if upload.draft is None or upload.unwanted or upload.key is None:
             self.drop(upload)
 
     def discard(self, key: bytes) -> None:
@@ -160,7 +171,7 @@ class UnfinishedPuts:
         """
         self.expire()
         upload = self._uploads.get(key)
-        if upload is None:
+        if upload is None or upload.publishing:
             raise _not_found()
         upload.unwanted = True
         if not upload.busy:
@@ -173,6 +184,7 @@ class UnfinishedPuts:
         if upload.draft is not None:
             upload.draft.discard()  # now, not when the last traceback that knows the draft is gone
             upload.draft = None
+        self._without_key.discard(upload)
         if upload.key is not None and self._uploads.get(upload.key) is upload:
             del self._uploads[upload.key]
 

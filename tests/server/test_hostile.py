@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from server_process import ServerProcess, running
+from dlpack_wire_server.health import MAX_WATCHES
+from server_process import ServerProcess, eventually, running
 
 import dlpack_wire as dw
 from dlpack_wire.message.wire import varint
@@ -155,3 +156,36 @@ def test_messages_over_the_limit_leave_the_connection_usable(server: ServerProce
     with grpc.insecure_channel(server.address) as channel:
         assert call(channel, "Store", bytes(5 * MIB)) == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert call(channel, "GetServerInfo", b"") == grpc.StatusCode.OK
+
+
+# --- health, which needs no credentials -------------------------------------------------------------------------------
+
+
+def test_health_answers_junk_by_a_status_and_says_who_is_unknown(server: ServerProcess) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        for request, code in (
+            (b"\xff", "INVALID_ARGUMENT"),
+            (b"\x0a\x01\xff", "INVALID_ARGUMENT"),
+            (bytes(5000), "INVALID_ARGUMENT"),
+            (b"\x0a\x01x", "NOT_FOUND"),
+        ):
+            with pytest.raises(grpc.RpcError) as caught:
+                check(request, timeout=10)
+            assert caught.value.code().name == code
+        assert check(b"", timeout=10) == b"\x08\x01"
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\x0a\x01x", timeout=10)
+        assert next(watch) == b"\x08\x03"
+        watch.cancel()
+
+
+def test_health_watches_are_bounded() -> None:
+    with running() as server, grpc.insecure_channel(server.address) as channel:
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        calls = [watch(b"", timeout=30) for _ in range(MAX_WATCHES)]
+        assert [next(call) for call in calls] == [b"\x08\x01"] * MAX_WATCHES
+        with pytest.raises(grpc.RpcError) as caught:
+            next(watch(b"", timeout=30))
+        assert caught.value.code().name == "RESOURCE_EXHAUSTED"
+        calls[0].cancel()
+        eventually(lambda: next(watch(b"", timeout=30), None) == b"\x08\x01")

@@ -134,3 +134,36 @@ def test_one_message_is_stored_once_at_a_time(clock: Clock, store: MemoryStore) 
     uploads.hold(upload(b"1"))
     uploads.hold(upload(None))
     uploads.hold(upload(None))
+
+
+def test_uploads_without_an_id_count_too(clock: Clock, store: MemoryStore) -> None:
+    uploads = UnfinishedPuts(RETENTION_NS, 2500, max_count=3, clock=clock)
+    made = [with_draft(upload(None), store) for _ in range(3)]
+    for one in made:
+        uploads.add(one)
+    assert reason(lambda: uploads.add(upload(None))) == "TOO_MANY_REQUESTS"
+    assert reason(lambda: uploads.admit(upload(None), 1000)) == "STORE_FULL"
+    for one in made:
+        uploads.pause(one)
+    uploads.admit(upload(None), 1000)
+    assert len(uploads._of("me")) == 0
+
+
+def test_what_is_being_published_cannot_be_discarded(clock: Clock, store: MemoryStore) -> None:
+    uploads = UnfinishedPuts(RETENTION_NS, 1 << 30, clock=clock)
+    mine = with_draft(upload(b"1"), store)
+    uploads.add(mine)
+    mine.publishing = True
+    assert reason(lambda: uploads.discard(b"1")) == "UPLOAD_NOT_FOUND"
+    assert not mine.unwanted
+
+
+def test_an_upload_that_another_takes_the_place_of_gives_its_memory_back_at_once(
+    clock: Clock, store: MemoryStore
+) -> None:
+    uploads = UnfinishedPuts(RETENTION_NS, 1 << 30, clock=clock)
+    mine = with_draft(upload(b"1"), store)
+    uploads.add(mine)
+    uploads.pause(mine)
+    uploads.add(upload(b"1"))
+    assert mine.draft is None

@@ -20,6 +20,8 @@ from dlpack_wire.message.wire import varint
 from dlpack_wire.service import messages as chunks
 from dlpack_wire.service.arrival import Arrival, IncompleteError, OutOfOrderError, Stage, check_distinct_names
 from dlpack_wire.service.messages import (
+    MAX_CHUNK_BYTES,
+    MAX_FIELDS,
     QUICK_PARSE_BYTES,
     Chunk,
     Record,
@@ -29,6 +31,7 @@ from dlpack_wire.service.messages import (
     parse,
     parses_quickly,
     record_parts,
+    walk_fields,
 )
 from dlpack_wire.tensor.checksum import BLOCK_BYTES, EMPTY, block_sums, payload_sum, xxh3
 from dlpack_wire.tensor.source import Source
@@ -447,3 +450,16 @@ def test_a_record_of_a_stream_has_no_payload() -> None:
     arrival.begin(1)
     with pytest.raises(DecodeError, match="no payload"):
         arrival.record(record_of(FLOATS)._replace(payload=A))
+
+
+def test_a_chunk_has_at_most_the_stated_size() -> None:
+    largest = Chunk(0, 0, b"", bytes(MAX_CHUNK_BYTES))
+    assert only_chunk([largest]) is largest
+    with pytest.raises(LimitError, match=f"at most {MAX_CHUNK_BYTES}"):
+        only_chunk([largest._replace(data=bytes(MAX_CHUNK_BYTES + 1))])
+
+
+def test_as_many_fields_as_are_allowed() -> None:
+    assert len(list(walk_fields(b"\x08\x00" * MAX_FIELDS, 0, 2 * MAX_FIELDS))) == MAX_FIELDS
+    with pytest.raises(LimitError):
+        list(walk_fields(b"\x08\x00" * (MAX_FIELDS + 1), 0, 2 * MAX_FIELDS + 2))

@@ -424,6 +424,20 @@ def resumed() -> None:
         resume(1, put_record("", LARGE), **invalid),
         status(1, state="UNKNOWN"),
     )
+    stated = {"if_generation": number(3, 1), "metadata": field(4, text("k", "v")), "sizes": number(5, 1) + number(6, 1)}
+    transcript(
+        "a resumed upload keeps what was first stated, and a start that is refused leaves it",
+        step("Put", start("r/11", upload=11, size=len(LARGE)), put_record("", LARGE), first, **incomplete),
+        *(
+            refused("Put", field(1, field(2, upload_id(11)) + more + number(7, 1)), second, FINISH, **invalid)
+            for more in stated.values()
+        ),
+        resume(11, second, FINISH, name="r/other", **invalid),
+        refused("Put", start("r/11", upload=11, records=0, size=4), **invalid),
+        refused("Put", start("a\0b", upload=11, size=4), put_record("", A), reason="INVALID_NAME"),
+        receiving(11, LARGE, 2 * BLOCK),
+        resume(11, second, FINISH, **done),
+    )
     transcript(
         "resumed to the end, and repeated",
         step("Put", start("r/2", upload=2, size=len(LARGE)), put_record("", LARGE), first, **incomplete),
@@ -711,6 +725,7 @@ def lists() -> None:
         step("List", field(1, b"i/none"), answer={"objects": [], **last}),
         refused("List", [field(1, b"i"), earlier("t", 3)], **invalid),
         refused("List", prefix + field(3, b"zzzz"), **invalid),
+        refused("List", [prefix, earlier("t", 3), field(3, b"AAAAAAAAAAAAAAAAAAAAAA==")], **invalid),
         refused("List", prefix + number(2, 1001), **invalid),
     )
 
