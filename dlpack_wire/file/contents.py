@@ -81,7 +81,8 @@ class FileContents:
             self._starts.append(self._starts[-1] + len(index))
         self._extents = begins, ends = _sorted_extents(self._indexes)
         self._has_gaps = len(begins) > 0 and (begins[0] != len(MAGIC) or bool((begins[1:] != ends[:-1]).any()))
-        if self.ordinal_of("") is not None and len(self) > 1:
+        name_count = sum(index.name_count for index in self._indexes)
+        if name_count > 1 and self.ordinal_of("") is not None and len(self) > 1:
             raise DecodeError("the empty name is reserved for a file's only tensor", field="name")
 
     def _live_chain(self) -> list[Link]:

@@ -311,6 +311,7 @@ class Index:
                     if size >= 0x80:
                         size, body = read_minimal_varint(content, pos + 1, end)
                     stop = body + size
+                    names_stop = stop - _OFFSETS_BYTES
                     name = b""
                     if content[body] == _NAME:
                         size = content[body + 1]
@@ -318,14 +319,14 @@ class Index:
                         if size >= 0x80:
                             size, begin = read_minimal_varint(content, body + 1, end)
                         body = begin + size
-                        if not size or body > stop:
+                        if not size or body > names_stop:
                             raise DecodeError("name of an index entry is empty or cut off", offset=pos)
                         name = content[begin:body]
                     add_name(name)
                     add_stop(stop)
                     pos = stop
                     if content[body] == _ALIAS:
-                        self._read_aliases(body, min(stop, end), names, starts)
+                        self._read_aliases(body, min(names_stop, end), names, starts)
                         if len(names) > _ROWS:
                             break
                 # Back off: after each failed attempt to find lines of equal length, wait twice as long for the next.
@@ -355,7 +356,7 @@ class Index:
         step, head = body + size - pos, begin - pos
         stop = head + length
         count = min((end - pos) // step, _ROWS)
-        if content[body] != _NAME or not 0 < length < step - head or count < _FEW_ROWS:
+        if content[body] != _NAME or not 0 < length <= step - head - _OFFSETS_BYTES or count < _FEW_ROWS:
             return None
         rows = np.frombuffer(content, np.uint8, count * step, pos).reshape(count, step)
         for few in (_FEW_ROWS, count):

@@ -115,4 +115,9 @@ def walk(source: Storage, begin: int = len(MAGIC), end: int | None = None) -> Wa
             stopped = error
             break
         pos = after
+    if stopped is None and pos == index_end:
+        stopped = TruncatedError(
+            "no whole trailer behind the index: none begins there", needed=TRAILER_BYTES, available=0
+        )
+        stopped.offset = pos
     return Walk(records, indexes, ends, pos, stopped)

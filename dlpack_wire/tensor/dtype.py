@@ -313,7 +313,7 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
         elif dtype.kind == "V":
             remedy = "view it as the numbers that it holds"
         elif str(dtype.kind) == "W":
-            # ml_dtypes swaps all bytes of a half-precision complex number, and so its halves too.
+            # ml_dtypes before 0.7 swaps all bytes of a half-precision complex number, and so its halves too.
             remedy = "convert it to this machine's byte order first"
         raise UnsupportedTensorError(f"DLPack has no type for numpy's {dtype!r}: {remedy}", field="dtype")
     return found

@@ -16,8 +16,8 @@ MAX_NDIM = 64
 """Maximum number of dimensions of a tensor: numpy's limit, and more than any framework uses."""
 
 MAX_ELEMENT_BYTES = 2**31 - 1
-"""Widest element: one that fills a message, and the most that numpy can hold. A packed lane counts as a byte, which is
-what it takes once it is unpacked."""
+"""Widest element, and the most lanes: one that fills a message, and the most that numpy can hold. A lane of a few bits
+takes a byte once it is unpacked."""
 
 FLAG_READ_ONLY = 1
 FLAG_IS_COPIED = 2
@@ -129,7 +129,7 @@ def check_layout(
     if shape and min(shape) < 0:
         raise error(f"extents must not be negative: {tuple(shape)}", field="shape")
     if max(dtype.element_bits // 8, dtype.lanes) > MAX_ELEMENT_BYTES:
-        raise error(f"elements of {dtype.name} have more than 2^31-1 bytes", field="dtype")
+        raise error(f"elements of {dtype.name} have more than 2^31-1 bytes or lanes", field="dtype")
     if padded and (dtype.bits >= 8 or dtype.lanes != 1):
         raise error(f"sub-byte padded (4) needs bits < 8 and lanes 1, not {dtype.name}", field="flags")
     count = prod(shape)

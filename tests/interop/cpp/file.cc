@@ -35,7 +35,11 @@ File::File(Bytes bytes) : bytes_(bytes) {
       for (Bytes name : entry.names) names_.emplace(name, &entry);
     }
   }
-  require(names_.size() <= 1 || names_.count("") == 0, "an empty name beside another");
+  if (names_.count("") != 0) {
+    for (const auto& [name, entry] : names_) {
+      require(name.empty() || removes_names(parse_entry_fields(*entry), *entry), "an empty name beside another");
+    }
+  }
 }
 
 void File::find_live_generation() {
@@ -153,7 +157,6 @@ void File::verify() const {
     }
     for (Bytes name : record.label.names.all()) claims[name] = record.removes ? 0 : begin;
   }
-  require(claims.size() <= 1 || claims.count("") == 0, "an empty name beside another");
   for (const auto& [begin, sum] : indexes) verify_index(begin, records, indexes);
 
   const auto denoted = [this](Bytes name) -> uint64_t {

@@ -12,6 +12,8 @@ namespace {
 constexpr uint64_t kMostIndexBytes = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kMostMetadataBytes = 16 << 20;
 constexpr uint64_t kIndexOffsetFieldBytes = 9;
+constexpr char kNameTag = 0x0a;
+constexpr char kAliasTag = 0x12;
 constexpr char kEndMagic[] = "1DLPWIREE";  // the tag of field 6 is the digit 1
 constexpr char kFixed64Tags13To15[] = "iqy";
 
@@ -24,9 +26,14 @@ Entry parse_entry(Bytes content) {
   entry.record_offset = load64(offsets.substr(1));
   entry.data_offset = load64(offsets.substr(10));
   entry.data_bytes = load64(offsets.substr(19));
-  // Names stand first; what is behind them, a misplaced name too, is read's to judge.
+  // A name and aliases stand first; what is behind them, another name too, is read's to judge.
   Names names;
-  for (Scanner scan(entry.fields); !scan.done() && names.take(scan.next());) {
+  char wanted = kNameTag;
+  for (Scanner scan(entry.fields); !scan.done();) {
+    const char tag = entry.fields[scan.position()];
+    if (tag != wanted && tag != kAliasTag) break;
+    names.take(scan.next());
+    wanted = kAliasTag;
   }
   names.check();
   entry.names = names.all();

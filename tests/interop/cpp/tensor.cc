@@ -159,7 +159,7 @@ void check_dtype(const Header& header) {
   require(dtype.code > kLastKnownCode || is_known_width(dtype.code, dtype.bits), "bits that the code does not have");
   require((header.flags & ~uint64_t{7}) == 0, "flags beyond 1, 2 and 4");
   require((header.flags & kPaddedFlag) == 0 || (dtype.bits < 8 && dtype.lanes == 1), "flags: padded, but not sub-byte");
-  require(header.element_bytes() <= kMostElementBytes, "an element of 2 GiB or more");
+  require(dtype.lanes <= kMostElementBytes && header.element_bytes() <= kMostElementBytes, "2^31 lanes or bytes or more");
   // A stated order of single bytes means nothing, but it must still be one of the enum's.
   require(header.byte_order >= 0 && header.byte_order <= 2, "an unknown byte_order");
   require(header.byte_order != 0 || header.part_bytes() <= 1, "no byte_order");
@@ -252,7 +252,11 @@ uint64_t check_header(Header& header) {
     return static_cast<uint64_t>(header.packed() ? (count * bits + 7) / 8 : count * Wide{header.element_bytes()});
   }
   require(!header.packed(), "packed elements that are not row-major");
-  return check_strides(header);
+  const uint64_t size = check_strides(header);
+  for (size_t axis = 0; axis < header.shape.size(); ++axis) {
+    if (header.shape[axis] == 1) header.strides[axis] = 1;  // as a writer has them (M12)
+  }
+  return size;
 }
 
 void check_size(uint64_t needed, uint64_t size) {
@@ -333,11 +337,7 @@ std::string header_bytes(const Header& header) {
   bytes += length_field(4, nonzero(1, extended(header.dtype->code)) + nonzero(2, header.dtype->bits) +
                                nonzero(3, header.dtype->lanes));
   bytes += list(5, header.shape);
-  std::vector<int64_t> strides = header.strides;
-  for (size_t axis = 0; axis < strides.size(); ++axis) {
-    if (header.shape[axis] == 1) strides[axis] = 1;
-  }
-  bytes += list(6, strides);
+  bytes += list(6, header.strides);
   bytes += nonzero(7, header.byte_offset);
   bytes += nonzero(8, static_cast<uint64_t>(header.byte_order));
   if (header.data_sum) bytes += fixed64_field(9, *header.data_sum);
