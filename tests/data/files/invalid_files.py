@@ -245,6 +245,10 @@ def make_invalid() -> None:
     f.content += fixed(4, 9) + fixed(5, 0) + END
     f.add("c")
     invalid("trailer-without-index", f.finish(), "read")
+    f = two_tensors()
+    f.content += field(3, b"")
+    f.add("c")
+    invalid("index-without-trailer-in-a-gap", f.finish(), "read")
 
     make_where_two_readings_were_possible()
 
@@ -299,6 +303,11 @@ def make_where_two_readings_were_possible() -> None:
         f.lines = [field(1, line[2:-27] + extra + line[-27:])]
         invalid(name, f.finish(base=base), "read", error)
     names = names_of("a", ["b"])
+    # Two bytes of the offsets, 69 09, would be text at the end of a name.
+    reaching = lines[0][-27:]
+    invalid("name-reaches-into-the-offsets", with_lines(field(1, b"\x0a\x03a" + reaching), lines[1]), "open")
+    alias = A + b"\x12\x03x"
+    invalid("alias-reaches-into-the-offsets", with_lines(field(1, alias + reaching), lines[1]), "open")
     invalid("entry-with-an-alias-alone", lying(names, line_names=field(2, b"b")), "open")
     invalid("entry-with-an-alias-first", lying(names, line_names=field(2, b"b") + field(1, b"a")), "open")
     invalid("entry-with-a-name-twice", lying(line_names=A + A), "read")
