@@ -7,6 +7,7 @@
 #   make bench     ratios against peers and limits; ARGS="--json codec file" for programs, or for some areas
 #   make soak      the long versions of the tests
 #   make fuzz      coverage-guided fuzzing of everything that reads bytes, on both protobuf back ends
+#   make interop   the readers and clients in other languages against ours; ARGS="--seed 7" for other inputs
 #   make matrix    every framework against every dtype and layout; writes docs/matrix.md
 #   make proto     regenerate dlpack_wire/v1 from proto/
 #   make floors    install the lowest versions that pyproject.toml allows, and use them
@@ -20,7 +21,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECK_TOOLS = ruff==0.17.6 mypy==2.4.1 types-protobuf==7.35.1.20260906 types-grpcio==1.85.0.20261028
 DIST_TOOLS = build==1.6.1 twine==7.0.0
 
-.PHONY: demo test coverage check format bench soak fuzz matrix proto floors dist clean
+.PHONY: demo test coverage check format bench soak fuzz interop matrix proto floors dist clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -80,6 +81,9 @@ format: $(VENV)/check
 fuzz: $(VENV)/test
 	$(PIP) --requirement tests/fuzz/requirements.txt
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+interop: $(VENV)/test
+	$(BIN)/python -m pytest --interop -rPs tests/interop $(ARGS)
 
 matrix: $(VENV)/test
 	$(PIP) --requirement tests/matrix/requirements.txt

@@ -22,6 +22,8 @@ settings.load_profile("same everywhere")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="only the long runs, with their full counts")
+    parser.addoption("--interop", action="store_true", help="also the readers and clients that take long to build")
+    parser.addoption("--seed", type=int, default=1, help="of the inputs that make interop compares")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -34,6 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("soak"):
                 item.add_marker(pytest.mark.skip(reason="a long run: make soak"))
+            if item.get_closest_marker("interop") and not config.getoption("interop"):
+                item.add_marker(pytest.mark.skip(reason="builds C++: make interop"))
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ void Upload::each_message(const std::optional<Position>& resume, const std::func
   PutStart& start = *request.mutable_start();
   start.set_name(name);
   start.set_upload_id(id);
-  if (if_generation) start.set_if_generation(*if_generation);
-  for (const auto& [key, value] : metadata) (*start.mutable_metadata())[key] = value;
-  for (const NewTensor& tensor : tensors) start.set_payload_bytes(start.payload_bytes() + tensor.data.size());
   if (resume) {
-    start.set_resume(true);
+    start.set_resume(true);  // the rest holds as first stated
   } else {
+    if (if_generation) start.set_if_generation(*if_generation);
+    for (const auto& [key, value] : metadata) (*start.mutable_metadata())[key] = value;
+    for (const NewTensor& tensor : tensors) start.set_payload_bytes(start.payload_bytes() + tensor.data.size());
     start.set_record_count(tensors.size());
   }
   if (!send(request)) return;

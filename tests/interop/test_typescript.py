@@ -16,8 +16,8 @@ from server_process import running
 
 import dlpack_wire as dw
 
-HERE = Path(__file__).parent / "interop/typescript"
-ROOT = Path(__file__).parent.parent
+HERE = Path(__file__).parent / "typescript"
+ROOT = Path(__file__).parents[2]
 
 if shutil.which("node") is None or shutil.which("npm") is None:
     pytest.skip("no Node.js on this machine", allow_module_level=True)
