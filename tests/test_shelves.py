@@ -59,6 +59,7 @@ COVERED_BY = {
     "server/store": "server/test_store.py",
     "server/object_index": "server/test_store.py",
     "server/options": "server/test_app.py",
+    "server/prefixes": "server/test_topic_table.py",
     "server/puts": "server/test_put_streams.py",
     "server/responses": "server/test_stored_objects.py",
     "server/service": "server/test_stored_objects.py",

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from .prefixes import widest
 from .status import Refusal
 
 FAILURE_WINDOW_NS = 60 * 10**9
@@ -63,6 +64,10 @@ class Caller(NamedTuple):
     def may_read(self, name: str) -> bool:
         """Return True if a name is within the read prefixes."""
         return name.startswith(self.read)
+
+    def readable(self, prefix: str) -> list[str]:
+        """Return, sorted, the prefixes of those names with a prefix that may be read."""
+        return widest(max(prefix, own) for own in self.read if own.startswith(prefix) or prefix.startswith(own))
 
     def require_read(self, name: str) -> None:
         """Refuse to read a name outside of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
@@ -61,6 +61,10 @@ class Retained(Protocol):
     newest: KeptFrame | None
 
 
+_SLICE_TOPICS = 256
+"""Topics passed over before other calls have their turn."""
+
+
 class FrameQueue:
     """The queue of one subscriber.
 
@@ -101,17 +105,17 @@ class FrameQueue:
         self._tell_dropped = dropped
         self._queue: OrderedDict[object, KeptFrame] = OrderedDict()
         self._dropped: Counter[str] = Counter()
-        self._retained: deque[Retained] = deque()
+        self._retained: Iterator[Retained] = iter(())
         self._last_serial = 0
         self._caught_up = False
         self._failure: tuple[str, str] | None = None
         self._ready = asyncio.Event()
 
-    def begin_with(self, retained: deque[Retained], last_serial: int) -> None:
-        """Send the newest frames of these topics first.
+    def begin_with(self, retained: Iterator[Retained], last_serial: int) -> None:
+        """Send the newest frames of these topics first, those that the caller may read.
 
         Args:
-            retained: The topics.
+            retained: The topics, found as they are asked for.
             last_serial: Serial of the newest frame of all.
         """
         self._retained = retained
@@ -184,7 +188,7 @@ class FrameQueue:
             self._failure = reason, text
         self._tell_dropped(len(self._queue))
         self._queue.clear()
-        self._retained.clear()
+        self._retained = iter(())
         self.queued_bytes = 0
         self._ready.set()
         if at_once:
@@ -214,11 +218,13 @@ class FrameQueue:
             Refusal: The subscription has ended.
         """
         while True:
-            while self._retained:
-                frame = self._retained.popleft().newest
+            for passed, topic in enumerate(self._retained, 1):
+                frame = topic.newest
                 # Otherwise a newer one is queued by now, or it was given up.
-                if frame is not None and frame.serial <= self._last_serial:
+                if frame is not None and frame.serial <= self._last_serial and self.caller.may_read(frame.topic):
                     return frame, 0
+                if passed % _SLICE_TOPICS == 0:
+                    await asyncio.sleep(0)
             if not self._caught_up and self._failure is None:
                 self._caught_up = True
                 return None, 0

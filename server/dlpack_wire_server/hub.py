@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from dlpack_wire.errors import DecodeError, LimitError
@@ -17,18 +17,16 @@ from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller
 from .budget import Budget
-from .frame_queue import MAX_FRAME_BYTES, FrameQueue, Retained
-from .kept_frame import OVERHEAD_BYTES, Intake, KeptFrame
+from .frame_queue import MAX_FRAME_BYTES, FrameQueue
+from .kept_frame import OVERHEAD_BYTES, Intake
 from .status import Refusal
+from .topic_table import MAX_TOPICS, TopicTable
 
 MAX_PATTERNS = 1000
 """Maximum number of patterns of a subscription: each costs a look-up in `publish`."""
 
 MAX_PATTERN_BYTES = 64 << 10
 """Maximum bytes of all patterns of a subscription, which are kept for as long as it lasts."""
-
-MAX_TOPICS = 1 << 16
-"""Maximum number of topics. One takes about 1 KiB without a frame."""
 
 STALL_S = 60.0
 """Seconds that a subscriber may leave a message, or a publisher a frame, unfinished: a phone may lose its network for
@@ -40,22 +38,10 @@ _SHORT_STALL_S = 1.0
 _FULL_PAUSE_S = 0.02
 """Seconds between looks for memory that somebody released: a frame of 6 MB takes about as long to send."""
 
+_SLICE_FRAMES = 256
+"""Retained frames given up at a time. With more, other calls would wait for milliseconds."""
+
 _CLOSED = "the server is shutting down"
-
-
-class Topic:
-    """A topic that frames were published on.
-
-    Attributes:
-        sequence: Number of its newest frame.
-        newest: That frame, kept for those who subscribe later; None if it was given up.
-    """
-
-    __slots__ = ("newest", "sequence")
-
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
-        self.newest: KeptFrame | None = None
 
 
 class Hub:
@@ -83,9 +69,7 @@ class Hub:
         self.closed = False
         self.subscriptions: dict[FrameQueue, None] = {}  # a set that keeps the order
         self._max_subscribers = max_subscribers
-        self._max_topics = max_topics
-        self._topics: OrderedDict[str, Topic] = OrderedDict()  # by the time of their last frame
-        self._forgotten_sequence = 0
+        self._topics = TopicTable(max_topics)
         self._by_topic: dict[str, dict[FrameQueue, None]] = {}
         self._by_prefix: dict[str, dict[FrameQueue, None]] = {}
         self._prefix_sizes: Counter[int] = Counter()
@@ -138,7 +122,8 @@ class Hub:
                 break
             except Refusal as refusal:
                 full = refusal
-            if self._free_memory(intake.topic):
+            if self._free_memory(intake.topic, self.budget.used + size - self.budget.limit):
+                await asyncio.sleep(0)
                 continue
             self.end_stalled(_SHORT_STALL_S)
             if time.monotonic() > deadline_s:
@@ -147,20 +132,12 @@ class Hub:
         intake.size += size
         self._incoming[owner] += size
 
-    def _free_memory(self, name: str) -> bool:
+    def _free_memory(self, name: str, missing_bytes: int) -> bool:
         """Give up some frames; return True if there were any."""
-        topic = self._topics.get(name)
-        if topic is not None and topic.newest is not None:
-            topic.newest = None
+        if self._topics.give_up(name):
             return True
         shed = [self._shed(subscription) for subscription in list(self.subscriptions)]  # all of them, not the first
-        if any(shed):
-            return True
-        for topic in self._topics.values():
-            if topic.newest is not None:
-                topic.newest = None
-                return True
-        return False
+        return any(shed) or self._topics.give_up_oldest(_SLICE_FRAMES, missing_bytes)
 
     def _shed(self, subscription: FrameQueue) -> bool:
         shed = subscription.shed()
@@ -178,12 +155,13 @@ class Hub:
 
     # --- publishers ---------------------------------------------------------------------------------------------------
 
-    def intake(self, head: FrameHead, metadata: bytes) -> Intake:
+    def intake(self, head: FrameHead, metadata: bytes, owner: str) -> Intake:
         """Begin to take a frame in. Its bytes have to be reserved; `drop` returns them if it does not become whole.
 
         Args:
             head: The frame; its own `metadata` is ignored.
             metadata: Its metadata, serialized.
+            owner: Who publishes it.
 
         Raises:
             DecodeError: The topic contains `*`, as only patterns may.
@@ -198,21 +176,8 @@ class Hub:
             raise Refusal(
                 "OBJECT_TOO_LARGE", f"{size} bytes of a frame; at most {limit} (--max-topic-bytes) are allowed"
             )
-        if head.topic not in self._topics and len(self._topics) >= self._max_topics:
-            self._forget_topic()
+        self._topics.make_space(head.topic, owner, lambda name: next(self._wanting(name), None) is not None)
         return Intake(head, metadata)
-
-    def _forget_topic(self) -> None:
-        """Forget the topic that was published on longest ago and that nobody subscribes to."""
-        for name, topic in self._topics.items():
-            if next(self._wanting(name), None) is None:
-                # Sequences must not repeat: a subscriber would take the second frame for one that it has seen.
-                self._forgotten_sequence = max(self._forgotten_sequence, topic.sequence)
-                del self._topics[name]
-                return
-        raise Refusal(
-            "TOO_MANY_REQUESTS", f"there are {len(self._topics)} topics with subscribers; no more are allowed"
-        )
 
     def drop(self, intake: Intake, owner: str) -> None:
         """Return the bytes of a frame that does not become whole."""
@@ -228,14 +193,10 @@ class Hub:
     def publish(self, intake: Intake, owner: str) -> tuple[int, int]:
         """Hand a whole frame to its subscribers; return its sequence and their number."""
         size = intake.size
-        topic = self._topics.get(intake.topic)
-        sequence = (topic.sequence if topic is not None else self._forgotten_sequence) + 1
+        sequence = self._topics.next_sequence(intake.topic)
         frame = intake.finish(sequence, self.frame_count + 1, self.budget)
         self._no_longer_incoming(size, owner)
-        if topic is None:
-            topic = self._topics[intake.topic] = Topic(sequence)
-        topic.sequence, topic.newest = sequence, frame
-        self._topics.move_to_end(intake.topic)
+        self._topics.retain(frame, owner)
         self.frame_count += 1
         count = 0
         for subscription in list(self._wanting(intake.topic)):
@@ -283,16 +244,9 @@ class Hub:
             self._by_prefix.setdefault(prefix, {})[made] = None
             self._prefix_sizes[len(prefix)] += 1
         if not request.skip_retained:
-            made.begin_with(self._retained(made), self.frame_count)
+            topics = self._topics.matching(list(made.exact), list(made.prefixes))
+            made.begin_with(topics, self.frame_count)
         return made
-
-    def _retained(self, subscription: FrameQueue) -> deque[Retained]:
-        prefixes, may_read = tuple(subscription.prefixes), subscription.caller.may_read
-        return deque(
-            topic
-            for name, topic in self._topics.items()
-            if topic.newest is not None and (name in subscription.exact or name.startswith(prefixes)) and may_read(name)
-        )
 
     def _count_dropped(self, count: int) -> None:
         self.dropped_count += count

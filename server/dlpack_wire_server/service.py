@@ -178,26 +178,23 @@ class TensorService:
         request, _, _ = parse(pb.ListRequest, raw)
         if request.page_size > 1000:
             raise DecodeError(f"{request.page_size}; at most 1000 are allowed", field="page_size")
-        after = shown = self._tokens.begin(request.prefix, request.page_token) if request.page_token else ""
+        after = self._tokens.begin(request.prefix, request.page_token) if request.page_token else ""
         left = request.page_size or 100
         left_bytes = PAGE_BYTES
         parts: list[bytes] = []
-        while True:
-            found = await self._calls.run(True, self._store.list, request.prefix, after, 100)
-            if not found:
-                return b"".join(parts)
-            for info in found:
-                if caller.may_read(info.name):
+        for prefix in caller.readable(request.prefix):
+            while found := await self._calls.run(True, self._store.list, prefix, after, 100):
+                for info in found:
                     entry = object_field(1, info)
                     left_bytes -= len(entry)
                     if not left or (left_bytes < 0 and parts):
-                        token = self._tokens.token(request.prefix, shown)
+                        token = self._tokens.token(request.prefix, after)
                         return b"".join(parts) + pb.ListResponse(next_page_token=token).SerializeToString()
                     parts.append(entry)
-                    shown = info.name
+                    after = info.name
                     left -= 1
-                after = info.name
-            await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        return b"".join(parts)
 
     async def _delete(self, caller: Caller, call: Call, raw: bytes) -> bytes:
         request, _, _ = parse(pb.DeleteRequest, raw)

@@ -63,7 +63,7 @@ class Topics:
                     if intake is not None:
                         raise DecodeError("a frame came before the one before it was whole", field="frame")
                     watch.check().require_write(head.topic)
-                    intake = self._hub.intake(head, metadata)
+                    intake = self._hub.intake(head, metadata, owner)
                     await self._hub.reserve(intake, overhead(head.topic, metadata), owner)
                 if chunk is not None:
                     if intake is None:

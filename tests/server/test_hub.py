@@ -41,7 +41,7 @@ def head_of(x: np.ndarray[Any, Any], topic: str = "t") -> FrameHead:
 def publish(hub: Hub, topic: str = "t", size: int = 1000, value: int = 0, part: int = 1 << 20) -> int:
     """Publish bytes in chunks; returns the sequence."""
     x = np.full(size, value, np.uint8)
-    intake = hub.intake(head_of(x, topic), b"")
+    intake = hub.intake(head_of(x, topic), b"", "me")
     try:
         run(hub.reserve(intake, overhead(topic, b""), "me"))
         for begin in range(0, size, part):
@@ -56,7 +56,7 @@ def publish(hub: Hub, topic: str = "t", size: int = 1000, value: int = 0, part: 
 
 def publish_whole(hub: Hub, topic: str = "t") -> None:
     """Publish an empty frame, which needs no room."""
-    hub.publish(hub.intake(head_of(np.empty(0, np.uint8), topic), b""), "me")
+    hub.publish(hub.intake(head_of(np.empty(0, np.uint8), topic), b"", "me"), "me")
 
 
 def subscribe(hub: Hub, *patterns: str, policy: int = DROP_OLDEST, caller: Caller = ANYBODY, **more: Any) -> FrameQueue:
@@ -227,7 +227,7 @@ def test_topics_that_are_none(hub: Hub) -> None:
     head = head_of(np.empty(0, np.uint8))
     head = head._replace(header=head.header._replace(shape=(MAX_FRAME_BYTES + 1,), payload_bytes=MAX_FRAME_BYTES + 1))
     with pytest.raises(Refusal, match="--max-topic-bytes") as caught:
-        hub.intake(head, b"")
+        hub.intake(head, b"", "me")
     assert caught.value.reason == "OBJECT_TOO_LARGE"
 
 
@@ -245,7 +245,7 @@ def test_all_space_is_given_back(hub: Hub) -> None:
     assert hub.budget.used < 2 * KIB
 
     x = np.zeros(100 * KIB, np.uint8)
-    intake = hub.intake(head_of(x), b"")
+    intake = hub.intake(head_of(x), b"", "me")
     run(hub.reserve(intake, 1000, "me"))
     with pytest.raises(ChecksumError):
         intake.take(Chunk(0, 0, bytes(8), memoryview(x)))
@@ -255,7 +255,7 @@ def test_all_space_is_given_back(hub: Hub) -> None:
     assert hub.budget.used < 2 * KIB
     damaged = head_of(np.empty(0, np.uint8))
     with pytest.raises(ChecksumError):
-        hub.intake(damaged._replace(header=damaged.header._replace(checksum=1)), b"")
+        hub.intake(damaged._replace(header=damaged.header._replace(checksum=1)), b"", "me")
 
 
 def test_short_of_memory_those_who_are_behind_give_up_what_they_have_not_got() -> None:
@@ -317,7 +317,7 @@ def test_unfinished_frames_of_one_caller_take_half_of_the_space_at_most() -> Non
     hub = Hub(1000 * KIB, 10)
     kept = subscribe(hub)
     publish(hub, "t", 100 * KIB)
-    intakes = [hub.intake(head_of(np.zeros(400 * KIB, np.uint8), str(i)), b"") for i in range(2)]
+    intakes = [hub.intake(head_of(np.zeros(400 * KIB, np.uint8), str(i)), b"", "me") for i in range(2)]
     run(hub.reserve(intakes[0], 400 * KIB, "greedy"))
     with pytest.raises(Refusal, match="unfinished frames of greedy") as caught:
         run(hub.reserve(intakes[1], 200 * KIB, "greedy"))
@@ -344,7 +344,7 @@ def test_bytes_that_are_freed_at_the_last_moment_are_reserved_once(monkeypatch: 
 
     monkeypatch.setattr(hub.budget, "reserve", reserve)
     monkeypatch.setattr("dlpack_wire_server.hub._SHORT_STALL_S", -1)  # patience is over at once
-    intake = hub.intake(head_of(np.zeros(100, np.uint8)), b"")
+    intake = hub.intake(head_of(np.zeros(100, np.uint8)), b"", "me")
     with contextlib.suppress(Refusal):
         run(hub.reserve(intake, 4000, "me"))
     hub.drop(intake, "me")
@@ -418,7 +418,7 @@ def test_small_frames_are_one_message(hub: Hub) -> None:
 
 
 def test_limits() -> None:
-    hub = Hub(1 << 20, max_subscribers=2, max_topics=2)
+    hub = Hub(1 << 20, max_subscribers=2, max_topics=4)
     kept = [subscribe(hub), subscribe(hub)]
     with pytest.raises(Refusal, match="--max-subscribers") as caught:
         subscribe(hub)
@@ -436,7 +436,7 @@ def test_limits() -> None:
 
 
 def test_topics_that_nobody_uses_are_forgotten_but_numbers_never_repeat() -> None:
-    hub = Hub(1 << 20, 10, max_topics=2)
+    hub = Hub(1 << 20, 10, max_topics=4)
     s = subscribe(hub, "a")
     for topic in "abbbcd":
         publish(hub, topic)
