@@ -35,14 +35,13 @@ class MemoryCall:
 
     credentials = Credentials(None, "memory", None)
 
-    def __init__(self, requests: Callable[[], object] | None, lose_after: int | None) -> None:
+    def __init__(self, requests: Callable[[], object], lose_after: int | None) -> None:
         self.responses: asyncio.Queue[bytes] = asyncio.Queue(2)
         self._requests = requests
         self._left = lose_after
 
     async def read(self) -> bytes | None:
         """The next request; after so many the caller is gone."""
-        assert self._requests is not None
         if self._left is not None:
             self._left -= 1
             if self._left < 0:
@@ -64,9 +63,10 @@ class MemoryStream:
     def __init__(self, service: TensorService, method: str, request: bytes | None, lose_after: int | None) -> None:
         self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._lose_after = lose_after
-        read = None if request is not None else lambda: asyncio.ensure_future(self._outbox.get())
-        self._call = MemoryCall(read, None)
-        self._answer = asyncio.ensure_future(service.answer(method, self._call, request or b""))
+        if request is not None:
+            self._outbox.put_nowait(request)
+        self._call = MemoryCall(lambda: asyncio.ensure_future(self._outbox.get()), None)
+        self._answer = asyncio.ensure_future(service.answer(method, self._call))
 
     async def send(self, message: bytes, timeout: float | None) -> None:
         await self._outbox.put(message)
@@ -117,14 +117,14 @@ class MemoryTransport:
 
     async def unary(self, method: str, request: bytes, timeout: float | None) -> bytes:
         self.calls.append(method)
-        answer = await self.service.answer(method, MemoryCall(None, None), request)
+        answer = await self.service.answer(method, MemoryCall(lambda: request, None))
         raise_status(answer.status)
         return answer.response
 
     async def send_all(self, method: str, requests: Iterator[bytes], timeout: float | None) -> bytes:
         self.calls.append(method)
         loss = self._next_loss()
-        answer = await self.service.answer(method, MemoryCall(lambda: next(requests, None), loss), b"")
+        answer = await self.service.answer(method, MemoryCall(lambda: next(requests, None), loss))
         raise_status(answer.status)
         if loss is not None and not answer.response:
             raise LOST
@@ -136,7 +136,7 @@ class MemoryTransport:
 
     def notify(self, method: str, request: bytes) -> None:
         self.calls.append(f"notify {method}")
-        self._notified = asyncio.ensure_future(self.service.answer(method, MemoryCall(None, None), request))
+        self._notified = asyncio.ensure_future(self.service.answer(method, MemoryCall(lambda: request, None)))
 
     async def close(self) -> None:
         self.service.close()

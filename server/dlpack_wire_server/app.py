@@ -119,7 +119,7 @@ class Server:
         try:
             store = _open_store(options, retention_ns)
             self._ending.callback(store.close)
-            self._unfinished = UnfinishedPuts(retention_ns, options.max_unfinished_bytes or store.budget.limit)
+            self._unfinished = _unfinished_puts(options, store, retention_ns)
             hub = Hub(options.max_topic_bytes or _physical_memory() // 4, options.max_subscribers)
             metrics = self._open_metrics(store, hub)
             limits = ObjectLimits(payload_bytes=options.max_object_bytes)
@@ -156,6 +156,7 @@ class Server:
             lambda: store.limit_bytes,
         )
         metrics.watch("unfinished_uploads", "Unfinished puts that can be resumed.", lambda: len(self._unfinished))
+        metrics.count("stalled_calls", "Calls ended because nobody sent or took.", lambda: self._service.stalled_count)
         metrics.watch("subscribers", "Subscriptions that are open.", lambda: len(hub.subscriptions))
         metrics.watch("topics", "Topics that frames were published on.", lambda: hub.topic_count)
         metrics.watch("topic_bytes", "Bytes of all frames that are kept.", lambda: hub.budget.used)
@@ -278,6 +279,13 @@ def _open_store(options: Options, retention_ns: int) -> Store:
     if options.dir is not None:
         return DirectoryStore(options.dir, options.max_store_bytes, retention_ns)
     return MemoryStore(options.max_store_bytes or _physical_memory() // 2, retention_ns)
+
+
+def _unfinished_puts(options: Options, store: Store, retention_ns: int) -> UnfinishedPuts:
+    if options.max_unfinished_bytes:
+        return UnfinishedPuts(retention_ns, options.max_unfinished_bytes)
+    # One object may fill the store, but several that never end must leave others some of it.
+    return UnfinishedPuts(retention_ns, store.budget.limit, store.limit_bytes // 2)
 
 
 def _physical_memory() -> int:

@@ -142,8 +142,14 @@ class PlannedFile:
 
     fd = -1
 
-    def __init__(self, fd: int, image: FilePlan, budget: Budget) -> None:
+    def __init__(self, fd: int, image: FilePlan, budget: Budget, overhead_bytes: int = 0) -> None:
         """Take over an empty file.
+
+        Args:
+            fd: The file.
+            image: The plan of its bytes.
+            budget: Budget that they are charged to.
+            overhead_bytes: Bytes to charge beside them.
 
         Raises:
             Refusal: STORE_FULL, if the budget has no room for it.
@@ -151,7 +157,7 @@ class PlannedFile:
         self.fd = fd
         self.size = image.size
         self._image: FilePlan | None = image
-        self._charge = Charge(budget, image.size - image.payload_bytes, image.size)
+        self._charge = Charge(budget, image.size - image.payload_bytes + overhead_bytes, image.size + overhead_bytes)
         os.ftruncate(fd, image.size)
 
     def write(self, position: int, data: Buffer) -> None:
@@ -183,9 +189,16 @@ class PlannedFile:
 class MemfdBacking(PlannedFile):
     """A sealed memfd, read through a mapping."""
 
-    def __init__(self, image: FilePlan, budget: Budget) -> None:
-        """Create it; its memory is charged as it is written, and returned with this object."""
-        super().__init__(os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), image, budget)
+    def __init__(self, image: FilePlan, overhead_bytes: int, budget: Budget) -> None:
+        """Create it; its memory is charged as it is written, and returned with this object.
+
+        Args:
+            image: The plan of its bytes.
+            overhead_bytes: Bytes that the object takes beside them.
+            budget: Budget to charge.
+        """
+        fd = os.memfd_create("dlpack-wire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        super().__init__(fd, image, budget, overhead_bytes)
 
     def __del__(self) -> None:
         self._close()

@@ -15,16 +15,16 @@ class Budget:
         limit: Maximum bytes that may be reserved at the same time.
     """
 
-    def __init__(self, limit: int, used: int = 0, flag: str = "--max-store-bytes") -> None:
+    def __init__(self, limit: int, used: int = 0, what: str = "--max-store-bytes") -> None:
         """Begin with some bytes reserved already.
 
         Args:
             limit: Maximum bytes.
             used: Bytes reserved already; may be over the limit.
-            flag: Flag that sets the limit, for the error.
+            what: For the error: flag that sets the limit, or what the bytes are.
         """
         self.limit = limit
-        self._flag = flag
+        self._what = what
         self._used = used
         self._lock = threading.Lock()
         # Bytes are often released by a finalizer, which may run anywhere, also in this thread while it has the lock.
@@ -59,7 +59,7 @@ class Budget:
     def _check(self, size: int) -> None:
         self._apply_releases()
         if self._used + size > self.limit:
-            text = f"{size} bytes do not fit: {self._used} of {self.limit} ({self._flag}) are in use"
+            text = f"{size} bytes do not fit: {self._used} of {self.limit} ({self._what}) are in use"
             raise Refusal("STORE_FULL", text)
 
     def release(self, size: int) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+from dlpack_wire.errors import DecodeError
 
 from .auth import Authorizer, Caller, Credentials
 from .metrics import Metrics
@@ -19,6 +22,16 @@ from .status import Refusal, Status, status_of
 
 _LONG = ("Publish", "Subscribe")
 """Calls that go on until either side ends them."""
+
+STALL_S = 60.0
+"""Seconds that a caller may take to send the rest of what it began, or to take a message: a phone may lose its network
+for half a minute."""
+
+SHORT_STALL_S = 1.0
+"""The same when memory is short: what holds memory must then move."""
+
+REQUEST_S = 10.0
+"""Seconds that a request has to come in whole: 4 MiB over 4 Mbit/s."""
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -78,8 +91,27 @@ class CallLimits(NamedTuple):
     subscriptions: int = 10_000
 
 
+class _Wait:
+    """The waiting of one call for its next message.
+
+    Attributes:
+        until_s: Monotonic time at which it ends.
+        is_over: True once it has ended so.
+    """
+
+    __slots__ = ("is_over", "until_s")
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+        self.is_over = False
+
+
 class Calls:
-    """The calls that are running."""
+    """The calls that are running.
+
+    Attributes:
+        stalled_count: Calls that were ended because a message did not come, or was not taken.
+    """
 
     def __init__(self, authorizer: Authorizer, metrics: Metrics, limits: CallLimits, on_disk: bool) -> None:
         """Begin without any.
@@ -90,15 +122,19 @@ class Calls:
             limits: How many calls one caller may run.
             on_disk: True if quick work may wait for a disk.
         """
+        self.stalled_count = 0
         self._on_disk = on_disk
         self._authorizer = authorizer
         self._metrics = metrics
         self._limits = limits
         self._running: Counter[tuple[str, str]] = Counter()
+        self._reading: dict[asyncio.Task[Any], _Wait] = {}
+        self._sending: dict[asyncio.Task[Any], float] = {}  # since when their message waits to be taken
         self._brief_count = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._threads = ThreadPoolExecutor(thread_name_prefix="dlpack-wire")
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="dlpack-wire-parser")
 
     async def answer(self, method: str, call: Call, run: Callable[[Caller], Awaitable[bytes | None]]) -> Answer:
         """Let the caller in, run the call, and turn what it raises into a status."""
@@ -153,6 +189,66 @@ class Calls:
         self._running[key] += 1
         return key
 
+    async def request(self, call: Call) -> bytes:
+        """Read the request of a call that has one.
+
+        Raises:
+            DecodeError: There is none.
+            Refusal: UPLOAD_INCOMPLETE, if it does not come in time.
+        """
+        request = await self.read(call, REQUEST_S)
+        if request is None:
+            raise DecodeError("a call without a request")
+        return request
+
+    async def read(self, call: Call, seconds: float) -> bytes | None:
+        """Return the next request of a stream, or None after the last one.
+
+        Raises:
+            Refusal: UPLOAD_INCOMPLETE, if it does not come in time.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        # Not `wait_for`, which makes a task for each message: that takes as long as the rest of a small call.
+        wait = self._reading[task] = _Wait(time.monotonic() + seconds)
+        try:
+            return await call.read()
+        except asyncio.CancelledError:
+            if not wait.is_over:
+                raise
+        finally:
+            del self._reading[task]
+        raise Refusal("UPLOAD_INCOMPLETE", f"nothing more came for {seconds:g} s")
+
+    async def write(self, call: Call, message: bytes) -> None:
+        """Send a response, which `end_stalled` interrupts if it is not taken."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._sending[task] = time.monotonic()
+        try:
+            await call.write(message)
+        finally:
+            del self._sending[task]
+
+    def sweep(self) -> None:
+        """End the calls that have waited too long for their callers."""
+        now = time.monotonic()
+        for task, wait in self._reading.items():
+            if wait.until_s < now and not wait.is_over:
+                wait.is_over = True
+                self.stalled_count += 1
+                task.cancel()
+        self.end_stalled(STALL_S)
+
+    def end_stalled(self, seconds: float) -> list[asyncio.Task[Any]]:
+        """End the calls whose message has not been taken for so many seconds, and return them."""
+        late = time.monotonic() - seconds
+        stalled = [task for task, since in self._sending.items() if since < late]
+        for task in stalled:
+            task.cancel()
+        self.stalled_count += len(stalled)
+        return stalled
+
     def watch(self, caller: Caller, call: Call) -> PermissionWatch:
         """Return a watch of the permissions that a caller has now."""
         return PermissionWatch(self._authorizer, caller, call)
@@ -163,9 +259,20 @@ class Calls:
             return work(*args)
         return await self.in_thread(work, *args)
 
+    async def parse(self, quick: bool, work: Callable[..., _T], *args: Any) -> _T:
+        """Do work of Python alone: in the event loop if it is quick, else in the one thread for such work.
+
+        A thread that runs Python holds up the event loop until its turn is over. With several, it waits for all of
+        them.
+        """
+        return work(*args) if quick else await self._in(self._parser, work, *args)
+
     async def in_thread(self, work: Callable[..., _T], *args: Any) -> _T:
         """Do work in a thread. When cancelled, first wait for the thread to let go of what it works on."""
-        future = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+        return await self._in(self._threads, work, *args)
+
+    async def _in(self, threads: ThreadPoolExecutor, work: Callable[..., _T], *args: Any) -> _T:
+        future = asyncio.get_running_loop().run_in_executor(threads, work, *args)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -182,6 +289,7 @@ class Calls:
     def close(self) -> None:
         """Wait for the threads."""
         self._threads.shutdown()
+        self._parser.shutdown()
 
 
 class PermissionWatch:

@@ -52,6 +52,13 @@ from .store import (
 
 INDEX, RESERVE, OBJECTS, LOST = "index.sqlite", "reserve", "objects", "lost+found"
 _MAX_OPEN = 64
+_MAX_OPEN_BYTES = 64 << 20
+"""Objects read last that are kept open, and bytes of the descriptions of their tensors. One may be larger."""
+
+_MEMORY_BYTES = 256 << 20
+"""Maximum bytes of memory for large requests and for the descriptions of tensors that are being put: 65 536 of them
+take about 40 MiB."""
+
 _NO_LIMIT = 1 << 62
 
 _log = logging.getLogger(__name__)
@@ -78,6 +85,7 @@ class DirectoryStore:
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._open: OrderedDict[int, StoredObject] = OrderedDict()
+        self._open_bytes = 0
         self._alive: weakref.WeakValueDictionary[int, StoredObject] = weakref.WeakValueDictionary()
         # Files whose commit failed: kept until it is certain that it did not happen.
         self._uncertain: list[FileBacking] = []
@@ -85,6 +93,7 @@ class DirectoryStore:
             self._index = self._folder.open_index(retention_ns, max_remembered)
             known = self._index.generations()
             self.budget = Budget(limit_bytes or _NO_LIMIT, sum(known.values()))
+            self.memory = Budget(_MEMORY_BYTES, what="memory for headers")
             largest = self._folder.clear(known, self._index)
             self._last = max(self._index.last, largest, time.time_ns() // 1000)
         except BaseException:
@@ -200,10 +209,13 @@ class DirectoryStore:
     def _hold(self, stored: StoredObject) -> None:
         """Keep the objects read last open."""
         with self._reading:
+            if stored.info.generation not in self._open:
+                self._open_bytes += stored.held_bytes
             self._alive[stored.info.generation] = self._open[stored.info.generation] = stored
             self._open.move_to_end(stored.info.generation)
-            if len(self._open) > _MAX_OPEN:
-                self._open.popitem(last=False)
+            while len(self._open) > _MAX_OPEN or (len(self._open) > 1 and self._open_bytes > _MAX_OPEN_BYTES):
+                _, oldest = self._open.popitem(last=False)
+                self._open_bytes -= oldest.held_bytes
 
     def list(self, prefix: str, after: str, count: int) -> list[ObjectSummary]:
         """Return the next objects in the order of their names, until their metadata takes over 4 MiB."""

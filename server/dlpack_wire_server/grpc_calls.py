@@ -78,18 +78,15 @@ def handlers(service: TensorService) -> grpc.GenericRpcHandler:
 def _handler(service: TensorService, name: str) -> grpc.RpcMethodHandler[Any, Any]:
     method = SERVICE.methods_by_name[name]
 
-    async def answer(request: Any, context: _Context) -> bytes:
+    async def answer(_: Any, context: _Context) -> bytes:
         call = GrpcCall(context)
-        # A stream of requests is read through the context; gRPC's iterator over it is not used.
-        return call.end(await service.answer(name, call, b"" if method.client_streaming else request))
+        return call.end(await service.answer(name, call))
 
-    async def answer_by_stream(request: Any, context: _Context) -> None:
-        await answer(request, context)
+    async def answer_by_stream(_: Any, context: _Context) -> None:
+        await answer(_, context)
 
-    if method.client_streaming and method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(answer_by_stream)
-    if method.client_streaming:
-        return grpc.stream_unary_rpc_method_handler(answer)
+    # To gRPC every method takes a stream. It would read the request of another one before it calls us: of anybody, and
+    # however long that takes.
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(answer_by_stream)
-    return grpc.unary_unary_rpc_method_handler(answer)
+        return grpc.stream_stream_rpc_method_handler(answer_by_stream)
+    return grpc.stream_unary_rpc_method_handler(answer)

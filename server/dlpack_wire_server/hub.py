@@ -17,6 +17,7 @@ from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller
 from .budget import Budget
+from .calls import SHORT_STALL_S
 from .frame_queue import MAX_FRAME_BYTES, FrameQueue
 from .kept_frame import OVERHEAD_BYTES, Intake
 from .status import Refusal
@@ -27,13 +28,6 @@ MAX_PATTERNS = 1000
 
 MAX_PATTERN_BYTES = 64 << 10
 """Maximum bytes of all patterns of a subscription, which are kept for as long as it lasts."""
-
-STALL_S = 60.0
-"""Seconds that a subscriber may leave a message, or a publisher a frame, unfinished: a phone may lose its network for
-half a minute."""
-
-_SHORT_STALL_S = 1.0
-"""The same when memory is short: what holds memory must then move."""
 
 _FULL_PAUSE_S = 0.02
 """Seconds between looks for memory that somebody released: a frame of 6 MB takes about as long to send."""
@@ -63,7 +57,7 @@ class Hub:
             max_subscribers: Maximum number of subscriptions.
             max_topics: Maximum number of topics. Past them, those that nobody uses are forgotten.
         """
-        self.budget = Budget(limit_bytes, flag="--max-topic-bytes")
+        self.budget = Budget(limit_bytes, what="--max-topic-bytes")
         self.frame_count = 0
         self.dropped_count = 0
         self.closed = False
@@ -115,7 +109,7 @@ class Hub:
                 f"unfinished frames of {owner} would take {incoming} bytes of {self.budget.limit} (--max-topic-bytes)"
             )
             raise Refusal("TOO_MANY_REQUESTS", text)
-        deadline_s = time.monotonic() + 1.5 * _SHORT_STALL_S
+        deadline_s = time.monotonic() + 1.5 * SHORT_STALL_S
         while True:
             try:
                 self.budget.reserve(size)
@@ -125,7 +119,7 @@ class Hub:
             if self._free_memory(intake.topic, self.budget.used + size - self.budget.limit):
                 await asyncio.sleep(0)
                 continue
-            self.end_stalled(_SHORT_STALL_S)
+            self.end_stalled(SHORT_STALL_S)
             if time.monotonic() > deadline_s:
                 raise full
             await asyncio.sleep(_FULL_PAUSE_S)

@@ -22,6 +22,7 @@ from .store import (
     StoredObject,
     StoredRecord,
     check_generation,
+    held_bytes,
     not_found,
     plan_object,
 )
@@ -29,8 +30,11 @@ from .store import (
 SMALL_BYTES = 64 << 10
 """Objects with fewer payload bytes are plain bytes: a memfd for each would exhaust the file descriptors."""
 
-_OVERHEAD_BYTES = 512
-"""Approximate overhead of an object in bytes, and of each tensor in it."""
+_OVERHEAD_BYTES = 1536
+"""Approximate overhead of an object in bytes, beside the descriptions of its tensors."""
+
+_REMEMBERED_BYTES = 32 << 20
+"""Maximum bytes of the names of committed uploads: 100 000 names of 300 bytes."""
 
 
 class MemoryStore:
@@ -46,7 +50,7 @@ class MemoryStore:
             retention_ns: How long committed uploads are remembered.
             max_remembered: How many are remembered at most.
         """
-        self.budget = Budget(limit_bytes)
+        self.budget = self.memory = Budget(limit_bytes)
         self._retention_ns = retention_ns
         self._max_remembered = max_remembered
         self._lock = threading.Lock()
@@ -55,20 +59,23 @@ class MemoryStore:
         self._past: weakref.WeakValueDictionary[int, StoredObject] = weakref.WeakValueDictionary()
         self._last = time.time_ns() // 1000
         self._uploads: OrderedDict[bytes, tuple[Committed, int]] = OrderedDict()
+        self._uploads_bytes = 0
 
     def draft(self, records: Sequence[Record], metadata: Serialized) -> Draft:
         """Reserve memory for an object: a bytearray for small payloads, else a memfd."""
         size = sum(record.header.payload_bytes for record in records)
+        # The stored metadata has the object's name in it.
+        overhead = _OVERHEAD_BYTES + len(metadata.shown) + len(metadata.stored)
         if size >= SMALL_BYTES:
             image, placed = plan_object(records, metadata)
-            return Draft(placed, metadata.shown, MemfdBacking(image, self.budget))
+            overhead += sum(map(held_bytes, placed))
+            return Draft(placed, metadata.shown, MemfdBacking(image, overhead, self.budget))
         small: list[StoredRecord] = []
-        begin, overhead = 0, _OVERHEAD_BYTES + len(metadata.shown)
+        begin = 0
         for record in records:
-            block = record.block
-            small.append(StoredRecord(record.names, block, record.header, begin))
+            small.append(StoredRecord(record.names, record.block, record.header, begin))
             begin += record.header.payload_bytes
-            overhead += _OVERHEAD_BYTES + len(block)
+        overhead += sum(map(held_bytes, small))
         return Draft(small, metadata.shown, SmallBacking(size, overhead, self.budget))
 
     def publish(
@@ -93,8 +100,14 @@ class MemoryStore:
     def _remember(self, upload: bytes, committed: Committed) -> None:
         now = time.monotonic_ns()
         self._uploads[upload] = (committed, now + self._retention_ns)
-        while len(self._uploads) > self._max_remembered or next(iter(self._uploads.values()))[1] < now:
-            self._uploads.popitem(last=False)
+        self._uploads_bytes += len(committed.name)
+        while (
+            len(self._uploads) > self._max_remembered
+            or self._uploads_bytes > _REMEMBERED_BYTES
+            or next(iter(self._uploads.values()))[1] < now
+        ):
+            _, (oldest, _) = self._uploads.popitem(last=False)
+            self._uploads_bytes -= len(oldest.name)
 
     def committed(self, upload: bytes) -> Committed | None:
         """Return what an upload became, while it is remembered."""

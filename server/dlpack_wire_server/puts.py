@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dlpack_wire.errors import DecodeError
 from dlpack_wire.message.names import MAX_NAME_BYTES, decode_value, encode_map, encode_name
@@ -23,7 +23,8 @@ from dlpack_wire.tensor.checksum import SUM_BYTES, block_sums
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Caller
-from .calls import Call, CallerGoneError, Calls, finished
+from .backing import Charge
+from .calls import SHORT_STALL_S, STALL_S, Call, CallerGoneError, Calls, finished
 from .metrics import Metrics
 from .status import Refusal, status_of
 from .store import OBJECT_KEY, Commit, Serialized, Store, check_generation
@@ -73,7 +74,7 @@ class Puts:
 
     async def store(self, caller: Caller, call: Call, raw: bytes) -> bytes:
         """Store an object that came in one message."""
-        request, records, _ = await self._parsed(raw, self._parse_store, 3)
+        request, records, _ = await self._calls.parse(parses_quickly(raw, 3), self._parse_store, raw)
         key = _upload_key(caller, request.upload_id)
         commit = self._committed(caller, request.name, key)
         if commit is None:
@@ -81,17 +82,17 @@ class Puts:
             if payload_bytes > INLINE_BYTES:
                 raise Refusal("INVALID_REQUEST", f"{payload_bytes} payload bytes; over {INLINE_BYTES} use Put")
             upload = self._begin(caller, request, payload_bytes, key)
-            upload.arrival.begin(len(records))
-            for record in records:
-                try:
-                    headers.check_payload_size(record.header, len(record.payload))
-                except DecodeError as error:
-                    error.at(tensor=record.names[0])
-                    raise
-                upload.arrival.record(Record(record.names, record.metadata, record.header, b""))
             self._unfinished.hold(upload)
             try:
-                commit = await self._calls.run(payload_bytes < QUICK_COPY_BYTES, self._store_all, upload, records)
+                upload.arrival.begin(len(records))
+                for record in records:
+                    try:
+                        headers.check_payload_size(record.header, len(record.payload))
+                    except DecodeError as error:
+                        error.at(tensor=record.names[0])
+                        raise
+                    upload.describe(Record(record.names, record.metadata, record.header, b""))
+                commit = await self._with_space(payload_bytes < QUICK_COPY_BYTES, self._store_all, upload, records)
             finally:
                 self._unfinished.drop(upload)
             self._metrics.received_bytes += payload_bytes
@@ -121,7 +122,7 @@ class Puts:
         try:
             header_bytes = 0
             while (raw := await self._read(call, upload)) is not None:
-                request, records, chunks = await self._parsed(raw, self._parse_put, 2)
+                request, records, chunks = await self._calls.parse(parses_quickly(raw, 2), self._parse_put, raw)
                 chunk = only_chunk(chunks)
                 if request.HasField("start"):
                     if upload is not None:
@@ -141,9 +142,9 @@ class Puts:
                 if header_bytes > self._limits.header_bytes and upload.draft is None:
                     raise Refusal("OBJECT_TOO_LARGE", f"headers of over {self._limits.header_bytes} bytes")
                 for record in records:
-                    upload.arrival.record(record)
+                    upload.describe(record)
                 if upload.draft is None and upload.arrival.stage is not Stage.RECORDS:
-                    await self._calls.run(len(upload.arrival.records) < QUICK_RECORDS, self._make_draft, upload)
+                    await self._with_space(len(upload.arrival.records) < QUICK_RECORDS, self._make_draft, upload)
                 if writing is not None:
                     await writing
                     writing = None
@@ -185,13 +186,26 @@ class Puts:
                 elif upload is not None:
                     self._unfinished.drop(upload)
 
+    async def _with_space(self, quick: bool, work: Callable[..., _T], *args: Any) -> _T:
+        """Do work that begins with a draft. If there is no space, first end calls that hold objects and do not move."""
+        try:
+            return await self._calls.run(quick, work, *args)
+        except Refusal as refusal:
+            if refusal.reason != "STORE_FULL":
+                raise
+            stalled = self._calls.end_stalled(SHORT_STALL_S)
+            if not stalled:
+                raise
+        await asyncio.wait(stalled)
+        return await self._calls.run(quick, work, *args)
+
     async def _read(self, call: Call, upload: UnfinishedPut | None) -> bytes | None:
         """Wait for the next message, at most until the upload is discarded."""
         if upload is None:
-            return await call.read()
+            return await self._calls.request(call)
         upload.reader = asyncio.current_task()
         try:
-            message = await call.read()
+            message = await self._calls.read(call, STALL_S)
         except asyncio.CancelledError:
             if not upload.unwanted:
                 raise
@@ -250,7 +264,8 @@ class Puts:
         if limit and payload_bytes > limit:
             text = f"{payload_bytes} payload bytes; at most {limit} (--max-object-bytes) are allowed"
             raise Refusal("OBJECT_TOO_LARGE", text)
-        return UnfinishedPut(key, caller.owner, start.name, if_generation, serialized, Arrival())
+        held = Charge(self._store.memory, 0, 0)
+        return UnfinishedPut(key, caller.owner, start.name, if_generation, serialized, Arrival(), held)
 
     def _resume(self, caller: Caller, name: str, key: bytes | None) -> UnfinishedPut:
         if key is None:
@@ -290,12 +305,6 @@ class Puts:
             response.tensor_index, response.offset = arrival.tensor_index, arrival.offset
             response.held_sum = arrival.held_sum
         return response.SerializeToString()
-
-    async def _parsed(self, raw: bytes, parse: Callable[[bytes], _T], depth: int) -> _T:
-        """Parse a message, in a thread if much of it is something other than payload."""
-        if parses_quickly(raw, depth):
-            return parse(raw)
-        return await self._calls.in_thread(parse, raw)
 
 
 def _upload_key(caller: Caller, upload_id: bytes) -> bytes | None:

@@ -7,10 +7,10 @@ long or waits for a disk is done in threads; the event loop only passes messages
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import dlpack_wire
-from dlpack_wire.errors import DecodeError
+from dlpack_wire.errors import DecodeError, LimitError
 from dlpack_wire.message.names import encode_name
 from dlpack_wire.service.messages import (
     INLINE_BYTES,
@@ -18,10 +18,12 @@ from dlpack_wire.service.messages import (
     MAX_METADATA_BYTES,
     MAX_SERVICE_MESSAGE_BYTES,
     parse,
+    parses_quickly,
 )
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Authorizer, Caller
+from .backing import Charge
 from .calls import Answer, Call, CallLimits, Calls, finished
 from .frame_queue import MAX_QUEUE_BYTES, MAX_QUEUE_FRAMES, QUEUE_BYTES, QUEUE_FRAMES
 from .hub import MAX_PATTERNS, Hub
@@ -47,6 +49,13 @@ CONTRACT_REVISION = 2
 
 GET_CHUNK_BYTES = 2 << 20
 """Default chunk size for Get: fewer messages than with 1 MiB, and still in the cache between hashing and sending."""
+
+MAX_REQUEST_BYTES = 64 << 10
+"""Largest request of a method that takes no tensors and no lists of their names. Subscribe keeps its request until the
+end of the call; there this is room for all patterns that one may have."""
+
+_LISTS_TENSORS = ("Store", "Fetch", "Get")
+_STREAMS = {name for name, method in SERVICE.methods_by_name.items() if method.client_streaming}
 
 Method = Callable[[Caller, Call, bytes], Awaitable[bytes | None]]
 """(caller, call, request) to the response. The request of a method that takes a stream is empty, and the response of
@@ -96,14 +105,36 @@ class TensorService:
             "Subscribe": self._topics.subscribe,
         }
 
-    async def answer(self, method: str, call: Call, request: bytes) -> Answer:
+    async def answer(self, method: str, call: Call) -> Answer:
         """Answer one call of a method that there is."""
         run = self.methods[method]
-        return await self._calls.answer(method, call, lambda caller: run(caller, call, request))
+
+        async def answer(caller: Caller) -> bytes | None:
+            # Read only now: nobody without permission makes the server hold a request.
+            request = b"" if method in _STREAMS else await self._calls.request(call)
+            size = len(request)
+            if size <= MAX_REQUEST_BYTES:
+                return await run(caller, call, request)
+            if method not in _LISTS_TENSORS:
+                text = f"{method} of {size} bytes; at most {MAX_REQUEST_BYTES} are allowed"
+                raise LimitError(text, declared=size, limit=MAX_REQUEST_BYTES)
+            charge = Charge(self._store.memory, size, size)
+            try:
+                return await run(caller, call, request)
+            finally:
+                charge.give_back()
+
+        return await self._calls.answer(method, call, answer)
 
     def sweep(self) -> None:
-        """End subscriptions that nobody reads, and those whose callers may not have them any more."""
+        """End calls whose messages nobody takes, and those whose callers may not have them any more."""
+        self._calls.sweep()
         self._topics.sweep()
+
+    @property
+    def stalled_count(self) -> int:
+        """Calls that were ended because a message did not come, or was not taken."""
+        return self._calls.stalled_count
 
     def drain(self) -> None:
         """End the calls that never end by themselves."""
@@ -141,18 +172,18 @@ class TensorService:
         ).SerializeToString()
 
     async def _fetch(self, caller: Caller, call: Call, raw: bytes) -> bytes:
-        request, _, _ = parse(pb.FetchRequest, raw)
+        request, _, _ = await self._calls.parse(parses_quickly(raw, 1), parse, pb.FetchRequest, raw)
         stored = await self._find(caller, request.name, None)
-        records = select(stored, request.tensors)
+        records = await self._calls.parse(_is_quick(stored, request.tensors), select, stored, request.tensors)
         quick = min(stored.info.payload_bytes, INLINE_BYTES) < QUICK_COPY_BYTES and len(records) < QUICK_RECORDS
         response = await self._calls.run(quick, fetch_response, stored, records)
         self._metrics.sent_bytes += len(response)
         return response
 
     async def _get(self, caller: Caller, call: Call, raw: bytes) -> None:
-        request, _, _ = parse(pb.GetRequest, raw)
+        request, _, _ = await self._calls.parse(parses_quickly(raw, 1), parse, pb.GetRequest, raw)
         stored = await self._find(caller, request.name, request.generation if request.HasField("generation") else None)
-        records = select(stored, request.tensors)
+        records = await self._calls.parse(_is_quick(stored, request.tensors), select, stored, request.tensors)
         size = min(request.max_chunk_bytes or GET_CHUNK_BYTES, MAX_CHUNK_BYTES)
         messages = get_messages(stored, records, request, size)
         quick = stored.info.payload_bytes < QUICK_COPY_BYTES and len(records) < QUICK_RECORDS
@@ -163,7 +194,7 @@ class TensorService:
             # The next message is made while this one is being sent.
             following = asyncio.ensure_future(self._calls.run(quick, next, messages, None))
             try:
-                await call.write(message)
+                await self._calls.write(call, message)
                 self._metrics.sent_bytes += len(message)
             finally:
                 await finished(following)
@@ -208,3 +239,8 @@ class TensorService:
         encode_name(name)
         caller.require_read(name)
         return await self._calls.run(True, self._store.get, name, generation)
+
+
+def _is_quick(stored: StoredObject, names: Sequence[str]) -> bool:
+    """Return True if choosing these tensors of an object takes no time worth a thread."""
+    return not names or max(len(stored.records), len(names)) < QUICK_RECORDS

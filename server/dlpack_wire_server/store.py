@@ -67,6 +67,23 @@ class StoredRecord(NamedTuple):
     sums: bytes = b""
 
 
+_RECORD_BYTES, _NAME_BYTES, _AXIS_BYTES, _VALUE_BYTES = 512, 64, 40, 100
+"""Bytes that Python's objects for a tensor's description take, as `tracemalloc` counts them: in all, and more for each
+name, for each number of shape and strides, and for each value in the metadata."""
+
+
+def held_bytes(record: Record | StoredRecord) -> int:
+    """Return about how many bytes of memory a tensor's description takes: names, metadata and header."""
+    header = record.header
+    size = _RECORD_BYTES + _AXIS_BYTES * (len(header.shape) + len(header.strides or ()))
+    size += sum(_NAME_BYTES + len(name) for name in record.names)
+    if isinstance(record, StoredRecord):
+        return size + len(record.block)
+    for key, value in record.metadata.items():
+        size += _VALUE_BYTES + len(key) + (len(value) if isinstance(value, (str, bytes)) else 0)
+    return size
+
+
 class StoredObject:
     """One generation of a name's value. It can be read while it is held, whatever happens to the name.
 
@@ -90,6 +107,11 @@ class StoredObject:
         self.records = records
         self._source = source
         self._is_checked = is_checked
+
+    @cached_property
+    def held_bytes(self) -> int:
+        """About how many bytes of memory the descriptions of its tensors take."""
+        return sum(map(held_bytes, self.records))
 
     @cached_property
     def by_name(self) -> dict[str, StoredRecord]:
@@ -214,10 +236,12 @@ class Store(Protocol):
     Attributes:
         on_disk: True if methods wait for a disk.
         budget: Bytes in use, and their limit.
+        memory: Bytes of memory that callers make the server hold beside that; the same budget if objects are in memory.
     """
 
     on_disk: bool
     budget: Budget
+    memory: Budget
 
     @property
     def limit_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dlpack_wire.errors import DecodeError, LimitError
+from dlpack_wire.errors import DecodeError
 from dlpack_wire.message.names import encode_name
 from dlpack_wire.service.arrival import OutOfOrderError
 from dlpack_wire.service.frames import FrameHead, frame_metadata, parse_frame
@@ -13,16 +13,13 @@ from dlpack_wire.service.messages import Chunk, parse, parses_quickly
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 from .auth import Authorizer, Caller
-from .calls import Call, Calls, PermissionWatch
+from .calls import STALL_S, Call, Calls, PermissionWatch
 from .frame_queue import FrameQueue
-from .hub import STALL_S, Hub, overhead
+from .hub import Hub, overhead
 from .kept_frame import Intake
 from .metrics import Metrics
 from .puts import QUICK_COPY_BYTES
 from .status import Refusal
-
-MAX_REQUEST_BYTES = 64 << 10
-"""Largest SubscribeRequest, which is kept until the end of the call: room for all patterns that one may have."""
 
 
 class Topics:
@@ -56,7 +53,7 @@ class Topics:
                 raw = await self._read(call, max(stalls - loop.time(), 0) if intake is not None else None)
                 if raw is None:
                     break
-                head, metadata, chunk = await self._parsed(raw)
+                head, metadata, chunk = await self._calls.parse(parses_quickly(raw, 2), _parse_publish, raw)
                 if head is not None or chunk is not None:
                     stalls = loop.time() + STALL_S
                 if head is not None:
@@ -79,11 +76,9 @@ class Topics:
                     sequence, count = self._hub.publish(intake, owner)
                     intake = None
                     response = pb.PublishResponse(topic=topic, last_sequence=sequence, subscriber_count=count)
-                    await call.write(response.SerializeToString())
+                    await self._calls.write(call, response.SerializeToString())
             if intake is not None:
                 raise Refusal("UPLOAD_INCOMPLETE", "the stream ended inside a frame")
-        except asyncio.TimeoutError:
-            raise Refusal("UPLOAD_INCOMPLETE", f"nothing more of a frame came for {STALL_S:g} s") from None
         finally:
             if intake is not None:
                 self._hub.drop(intake, owner)
@@ -96,7 +91,7 @@ class Topics:
         # Only here may it be cancelled: gRPC cannot answer a call while a message of ours is being sent.
         self._reading.add(task)
         try:
-            return await (call.read() if seconds is None else asyncio.wait_for(call.read(), seconds))
+            return await (call.read() if seconds is None else self._calls.read(call, seconds))
         except asyncio.CancelledError:
             self._hub.require_open()  # because the server ends, not because the caller has gone
             raise
@@ -105,9 +100,6 @@ class Topics:
 
     async def subscribe(self, caller: Caller, call: Call, raw: bytes) -> None:
         """Send the frames of topics until either side ends the call."""
-        if len(raw) > MAX_REQUEST_BYTES:  # it is kept until the end of the call
-            text = f"{len(raw)} bytes; at most {MAX_REQUEST_BYTES} are allowed"
-            raise LimitError(text, declared=len(raw), limit=MAX_REQUEST_BYTES, field="patterns")
         request, _, _ = parse(pb.SubscribeRequest, raw)
         task = asyncio.current_task()
         assert task is not None
@@ -117,11 +109,11 @@ class Topics:
         try:
             count, size = subscription.bounds
             start = pb.SubscribeStart(instance_id=self._instance_id, queue_frame_count=count, queue_bytes=size)
-            await call.write(pb.SubscribeResponse(start=start).SerializeToString())
+            await self._calls.write(call, pb.SubscribeResponse(start=start).SerializeToString())
             while True:
                 frame, dropped_count = await subscription.next()
                 if frame is None:
-                    await call.write(pb.SubscribeResponse(caught_up=True).SerializeToString())
+                    await self._calls.write(call, pb.SubscribeResponse(caught_up=True).SerializeToString())
                     continue
                 for message in frame.messages(dropped_count):
                     with subscription.writing():
@@ -141,12 +133,6 @@ class Topics:
                 watch.check()
             except Refusal as error:
                 self._hub.end(subscription, error.reason, str(error))
-
-    async def _parsed(self, raw: bytes) -> tuple[FrameHead | None, bytes, Chunk | None]:
-        """Parse a message of Publish, in a thread if much of it is something other than payload."""
-        if parses_quickly(raw, 2):
-            return _parse_publish(raw)
-        return await self._calls.in_thread(_parse_publish, raw)
 
 
 def _parse_publish(raw: bytes) -> tuple[FrameHead | None, bytes, Chunk | None]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlpack_wire.service.arrival import Arrival
-from dlpack_wire.service.messages import Chunk
+from dlpack_wire.service.messages import Chunk, Record
 
+from .backing import Charge
 from .status import Refusal
-from .store import Draft, Serialized
+from .store import Draft, Serialized, held_bytes
 
 
 @dataclass(eq=False)
@@ -26,6 +27,7 @@ class UnfinishedPut:
         if_generation: Precondition on the name's generation.
         metadata: The object's metadata.
         arrival: The parts that have come.
+        held: What the descriptions of its tensors are charged to.
         draft: The object being written, once all headers have come.
         busy: True while a call is receiving it.
         reader: The call that waits for its next message, to be cancelled if the upload is discarded.
@@ -40,12 +42,22 @@ class UnfinishedPut:
     if_generation: int | None
     metadata: Serialized
     arrival: Arrival
+    held: Charge
     draft: Draft | None = None
     busy: bool = True
     reader: asyncio.Task[Any] | None = None
     unwanted: bool = False
     publishing: bool = False
     expires_ns: int = 0
+
+    def describe(self, record: Record) -> None:
+        """Check the description of a tensor, and keep it.
+
+        Raises:
+            Refusal: STORE_FULL, if there is no memory for it.
+        """
+        self.held.add(held_bytes(record))
+        self.arrival.record(record)
 
     def take(self, piece: Chunk) -> None:
         """Check a chunk and write it to the draft."""
@@ -61,6 +73,7 @@ class UnfinishedPuts:
         self,
         retention_ns: int,
         max_bytes: int,
+        several_bytes: int | None = None,
         max_count: int = 64,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -69,12 +82,14 @@ class UnfinishedPuts:
         Args:
             retention_ns: How long an interrupted upload is kept.
             max_bytes: Maximum bytes that the images of one owner's uploads will have.
+            several_bytes: The same if it has more than one; `max_bytes` if not given.
             max_count: Maximum number of uploads of one owner.
             clock: Monotonic clock, in nanoseconds.
         """
         self.retention_ns = retention_ns
         self._max_count = max_count
         self.max_bytes = max_bytes
+        self._several_bytes = max_bytes if several_bytes is None else several_bytes
         self._clock = clock
         self._uploads: dict[bytes, UnfinishedPut] = {}
         self._without_key: set[UnfinishedPut] = set()
@@ -129,12 +144,11 @@ class UnfinishedPuts:
             Refusal: STORE_FULL, if unfinished uploads hold all they may.
         """
         drafts = [other.draft for other in self._of(upload.owner)]
-        total = size + sum(draft.backing.size for draft in drafts if draft is not None)
-        if total > self.max_bytes:
-            raise Refusal(
-                "STORE_FULL",
-                f"unfinished uploads would take {total} bytes; {self.max_bytes} (--max-unfinished-bytes) are allowed",
-            )
+        others = sum(draft.backing.size for draft in drafts if draft is not None)
+        total, limit = size + others, self._several_bytes if others else self.max_bytes
+        if total > limit:
+            text = f"unfinished uploads would take {total} bytes; {limit} (--max-unfinished-bytes) are allowed"
+            raise Refusal("STORE_FULL", text)
 
     def resume(self, key: bytes) -> UnfinishedPut:
         """Go on receiving an upload.
@@ -184,6 +198,7 @@ class UnfinishedPuts:
         if upload.draft is not None:
             upload.draft.discard()  # now, not when the last traceback that knows the draft is gone
             upload.draft = None
+        upload.held.give_back()
         self._without_key.discard(upload)
         if upload.key is not None and self._uploads.get(upload.key) is upload:
             del self._uploads[upload.key]

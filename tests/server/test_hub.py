@@ -343,7 +343,7 @@ def test_bytes_that_are_freed_at_the_last_moment_are_reserved_once(monkeypatch: 
             raise
 
     monkeypatch.setattr(hub.budget, "reserve", reserve)
-    monkeypatch.setattr("dlpack_wire_server.hub._SHORT_STALL_S", -1)  # patience is over at once
+    monkeypatch.setattr("dlpack_wire_server.hub.SHORT_STALL_S", -1)  # patience is over at once
     intake = hub.intake(head_of(np.zeros(100, np.uint8)), b"", "me")
     with contextlib.suppress(Refusal):
         run(hub.reserve(intake, 4000, "me"))

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dlpack_wire_server.backing import Charge
+from dlpack_wire_server.budget import Budget
 from dlpack_wire_server.memory_store import MemoryStore, Serialized
 from dlpack_wire_server.status import Refusal
 from dlpack_wire_server.unfinished import UnfinishedPut, UnfinishedPuts
@@ -35,7 +37,7 @@ def store() -> MemoryStore:
 
 
 def upload(key: bytes | None, owner: str = "me") -> UnfinishedPut:
-    return UnfinishedPut(key, owner, "name", None, Serialized(b"", b""), Arrival())
+    return UnfinishedPut(key, owner, "name", None, Serialized(b"", b""), Arrival(), Charge(Budget(1 << 30), 0, 0))
 
 
 def with_draft(made: UnfinishedPut, store: MemoryStore, size: int = 1000) -> UnfinishedPut:
