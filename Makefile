@@ -6,6 +6,7 @@
 #   make format    put the code into the form that `make check` wants
 #   make bench     ratios against peers and limits; ARGS="--json codec file" for programs, or for some areas
 #   make soak      the long versions of the tests
+#   make attacks   a server under attack beside an innocent caller: its latency, the server's memory
 #   make fuzz      coverage-guided fuzzing of everything that reads bytes, on both protobuf back ends
 #   make interop   the readers and clients in other languages against ours; ARGS="--seed 7" for other inputs
 #   make matrix    every framework against every dtype and layout; writes docs/matrix.md
@@ -21,7 +22,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECK_TOOLS = ruff==0.17.6 mypy==2.4.1 types-protobuf==7.35.1.20260906 types-grpcio==1.85.0.20261028
 DIST_TOOLS = build==1.6.1 twine==7.0.0
 
-.PHONY: demo test coverage check format bench soak fuzz interop matrix proto floors dist clean
+.PHONY: demo test coverage check format bench soak attacks fuzz interop matrix proto floors dist clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +64,9 @@ coverage:
 
 soak: $(VENV)/test
 	$(BIN)/python -m pytest --soak --timeout 7200 $(ARGS)
+
+attacks: $(VENV)/test
+	$(BIN)/python -m tests.attacks $(ARGS)
 
 bench: $(VENV)/test
 	$(PIP) --requirement tests/benchmarks/requirements.txt

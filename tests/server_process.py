@@ -73,11 +73,19 @@ class ServerProcess:
 
     def memfd_count(self) -> int:
         """Images in memory that have a descriptor, drafts included."""
-        folder, count = f"/proc/{self.pid}/fd", 0
+        return len(self._memfd_blocks())
+
+    def memfd_bytes(self) -> int:
+        """Memory of these images."""
+        return 512 * sum(self._memfd_blocks())
+
+    def _memfd_blocks(self) -> list[int]:
+        folder, blocks = f"/proc/{self.pid}/fd", []
         for entry in os.listdir(folder):
             with suppress(FileNotFoundError):
-                count += "/memfd:" in os.readlink(f"{folder}/{entry}")
-        return count
+                if "/memfd:" in os.readlink(f"{folder}/{entry}"):
+                    blocks.append(os.stat(f"{folder}/{entry}").st_blocks)
+        return blocks
 
     def thread_count(self) -> int:
         """Threads it has."""

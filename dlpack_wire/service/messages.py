@@ -365,7 +365,7 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
         data_begin = sum_begin + 8 + len(after)
         if buffer[pos:sum_begin] == before and buffer[sum_begin + 8 : data_begin] == after:
             checksum = int.from_bytes(buffer[sum_begin : sum_begin + 8], "little")
-            return Record(names, {}, header.with_checksum(checksum), memoryview(buffer)[data_begin:end])
+            return Record(names, {}, header.with_checksum(checksum), _payload(buffer, data_begin, end))
     try:
         record, located = _read_new_record(buffer, pos, end)
     except DecodeError as error:
@@ -380,6 +380,11 @@ def _read_record(buffer: Buffer, pos: int, end: int) -> Record:
         if located.sum_begin < located.data_begin and len(before) + len(after) <= _KNOWN_BYTES:
             _KNOWN.keep(key, _Known(before, after, record.names, record.header))
     return record
+
+
+def _payload(buffer: Buffer, begin: int, end: int) -> Buffer:
+    """Return a view of a payload. One without bytes would keep all of its message in memory, so that is no view."""
+    return memoryview(buffer)[begin:end] if begin < end else b""
 
 
 def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, reading.Parsed | None]:
@@ -419,5 +424,5 @@ def _read_new_record(buffer: Buffer, pos: int, end: int) -> tuple[Record, readin
         error.at(tensor=names[0][:64])
         raise
     header = located.header.with_checksum(located.checksum)
-    record = Record(names, metadata, header, memoryview(buffer)[located.data_begin : located.data_end])
+    record = Record(names, metadata, header, _payload(buffer, located.data_begin, located.data_end))
     return record, located if len(tensors) == 1 else None

@@ -10,6 +10,7 @@ import resource
 import secrets
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -46,6 +47,9 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     # When a fleet comes back all at once, gRPC would otherwise cancel some of the calls that wait to be taken up.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 30_000),
+    # Of identity alone. A few kilobytes could become megabytes before anybody looks at them.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # for connections that say nothing
     # Clients ping after 30 s of silence; more often than every 10 s is too eager and ends the connection.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 30_000),
@@ -60,10 +64,20 @@ _TRIM_S = 5.0
 """Seconds between returns of free memory to the system. A trim takes a millisecond; a peak is gone soon enough."""
 
 _SWEEP_S = 1.0
-"""Seconds between looks for stalled or revoked subscriptions to end."""
+"""Seconds between looks for stalled and revoked calls to end."""
+
+_COLLECT_S = 1.0
+"""Seconds between collections of unreachable objects: what comes in a second takes milliseconds to look through."""
+
+_COLLECT_ALL_S = 600.0
+"""The same for collections of all. One takes 0.2 s for a million objects."""
 
 _FAREWELL_S = 0.5
 """Seconds that publishers and subscribers have to hear that the server ends: many round trips in a data centre."""
+
+
+_SWITCH_S = 0.001
+"""Seconds that a thread may run Python while the event loop waits; by default 5 ms, times the number of threads."""
 
 
 class StartError(Exception):
@@ -313,6 +327,7 @@ def serve(options: Options, ready: Callable[[list[str]], None]) -> None:
     configure(options.log_format, options.log_level)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every large object takes a descriptor
+    sys.setswitchinterval(_SWITCH_S)
     asyncio.run(_serve(options, ready))
 
 
@@ -334,10 +349,24 @@ async def _serve(options: Options, ready: Callable[[list[str]], None]) -> None:
     _log.info("dlpack-wire %s: %s", dlpack_wire.__version__, described(options))
     if server.metrics_address is not None:
         _log.info("metrics at http://%s/metrics", server.metrics_address)
+    collecting = asyncio.create_task(_collect())
     ready(server.addresses)
     await asked.wait()
+    collecting.cancel()
     _log.info("draining for up to %g s", options.grace_s)
     await server.stop(options.grace_s)
+
+
+async def _collect() -> None:
+    """Free unreachable objects as long as the process lives; not in `Server`, which may run in another's process."""
+    heap.tend()
+    all_at_s = time.monotonic() + _COLLECT_ALL_S
+    while True:
+        await asyncio.sleep(_COLLECT_S)
+        now = time.monotonic()
+        heap.collect(everything=now > all_at_s)
+        if now > all_at_s:
+            all_at_s = now + _COLLECT_ALL_S
 
 
 def main(arguments: list[str] | None = None) -> int:

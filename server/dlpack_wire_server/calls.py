@@ -18,7 +18,7 @@ from dlpack_wire.errors import DecodeError
 
 from .auth import Authorizer, Caller, Credentials
 from .metrics import Metrics
-from .status import Refusal, Status, status_of
+from .status import Refusal, StalledError, Status, status_of
 
 _LONG = ("Publish", "Subscribe")
 """Calls that go on until either side ends them."""
@@ -92,18 +92,25 @@ class CallLimits(NamedTuple):
 
 
 class _Wait:
-    """The waiting of one call for its next message.
+    """A call's waiting for its caller.
 
     Attributes:
-        until_s: Monotonic time at which it ends.
-        is_over: True once it has ended so.
+        since_s: Monotonic time since which it waits.
+        seconds: How long it may.
+        is_over: True once it has ended because of that.
     """
 
-    __slots__ = ("is_over", "until_s")
+    __slots__ = ("is_over", "seconds", "since_s")
 
-    def __init__(self, until_s: float) -> None:
-        self.until_s = until_s
+    def __init__(self, seconds: float) -> None:
+        self.since_s = time.monotonic()
+        self.seconds = seconds
         self.is_over = False
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """End it, by an error in the task that waits."""
+        self.is_over = True
+        task.cancel()
 
 
 class Calls:
@@ -129,7 +136,7 @@ class Calls:
         self._limits = limits
         self._running: Counter[tuple[str, str]] = Counter()
         self._reading: dict[asyncio.Task[Any], _Wait] = {}
-        self._sending: dict[asyncio.Task[Any], float] = {}  # since when their message waits to be taken
+        self._sending: dict[asyncio.Task[Any], _Wait] = {}
         self._brief_count = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -210,7 +217,7 @@ class Calls:
         task = asyncio.current_task()
         assert task is not None
         # Not `wait_for`, which makes a task for each message: that takes as long as the rest of a small call.
-        wait = self._reading[task] = _Wait(time.monotonic() + seconds)
+        wait = self._reading[task] = _Wait(seconds)
         try:
             return await call.read()
         except asyncio.CancelledError:
@@ -221,33 +228,42 @@ class Calls:
         raise Refusal("UPLOAD_INCOMPLETE", f"nothing more came for {seconds:g} s")
 
     async def write(self, call: Call, message: bytes) -> None:
-        """Send a response, which `end_stalled` interrupts if it is not taken."""
+        """Send a response of a stream.
+
+        Raises:
+            StalledError: The caller does not take it in time. gRPC sends the status behind the message: without one,
+                a caller that reads again would wait for ever.
+        """
         task = asyncio.current_task()
         assert task is not None
-        self._sending[task] = time.monotonic()
+        wait = self._sending[task] = _Wait(STALL_S)
         try:
             await call.write(message)
+            return
+        except asyncio.CancelledError:
+            if not wait.is_over:
+                raise
         finally:
             del self._sending[task]
+        raise StalledError(f"a message was not taken for {time.monotonic() - wait.since_s:.0f} s")
 
     def sweep(self) -> None:
         """End the calls that have waited too long for their callers."""
         now = time.monotonic()
         for task, wait in self._reading.items():
-            if wait.until_s < now and not wait.is_over:
-                wait.is_over = True
+            if now - wait.since_s > wait.seconds and not wait.is_over:
+                wait.end(task)
                 self.stalled_count += 1
-                task.cancel()
         self.end_stalled(STALL_S)
 
-    def end_stalled(self, seconds: float) -> list[asyncio.Task[Any]]:
-        """End the calls whose message has not been taken for so many seconds, and return them."""
+    def end_stalled(self, seconds: float) -> int:
+        """End the calls whose message has not been taken for so many seconds, and return their number."""
         late = time.monotonic() - seconds
-        stalled = [task for task, since in self._sending.items() if since < late]
+        stalled = [task for task, wait in self._sending.items() if wait.since_s < late and not wait.is_over]
         for task in stalled:
-            task.cancel()
+            self._sending[task].end(task)
         self.stalled_count += len(stalled)
-        return stalled
+        return len(stalled)
 
     def watch(self, caller: Caller, call: Call) -> PermissionWatch:
         """Return a watch of the permissions that a caller has now."""

@@ -175,14 +175,19 @@ class FrameQueue:
         """True if no frame will be queued any more."""
         return self._failure is not None
 
+    def require_open(self) -> None:
+        """Raise the refusal by which the subscription has ended, if it has."""
+        if self._failure is not None:
+            raise Refusal(*self._failure)
+
     def fail(self, reason: str, text: str, at_once: bool = False) -> None:
         """End the subscription with a refusal. Queued frames are not sent any more.
 
         Args:
             reason: Reason of the refusal.
             text: Its text.
-            at_once: Abort the message being sent, so that the client does not get the refusal. Otherwise it is aborted
-                only if the client does not read it soon.
+            at_once: Do not wait for the message being sent. Otherwise that is given up only if the client does not read
+                it soon. Either way a client that reads again gets the refusal.
         """
         if self._failure is None:
             self._failure = reason, text
@@ -232,7 +237,6 @@ class FrameQueue:
                 _, frame = self._queue.popitem(last=False)
                 self.queued_bytes -= frame.size
                 return frame, self._dropped.pop(frame.topic, 0)
-            if self._failure is not None:
-                raise Refusal(*self._failure)
+            self.require_open()
             self._ready.clear()
             await self._ready.wait()

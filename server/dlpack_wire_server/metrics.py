@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, Histogram, Metric, start_http_server
+from prometheus_client import CollectorRegistry, Histogram, Metric, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _PREFIX = "dlpack_wire_"
+
+MAX_HTTP_CONNECTIONS = 16
+"""Connections to the metrics at a time: each has a thread, and few programs ask."""
+
+_HTTP_TIMEOUT_S = 5.0
+"""Seconds that a request for the metrics may take to come. It is one packet."""
 
 
 class Metrics(Collector):
@@ -80,7 +91,10 @@ class Metrics(Collector):
         Raises:
             OSError: The address cannot be bound.
         """
-        server, thread = start_http_server(port, host, self._registry)
+        server = _HttpServer((host, port), _HttpRequest)
+        server.set_app(make_wsgi_app(self._registry))
+        thread = threading.Thread(target=server.serve_forever, name="dlpack-wire-metrics", daemon=True)
+        thread.start()
 
         def end() -> None:
             server.shutdown()
@@ -88,3 +102,45 @@ class Metrics(Collector):
             thread.join()
 
         return server.server_port, end
+
+
+class _HttpRequest(WSGIRequestHandler):
+    """A request to the metrics, ended if it does not come in time."""
+
+    timeout = _HTTP_TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: whoever asks, asks every few seconds."""
+
+
+class _HttpServer(ThreadingMixIn, WSGIServer):
+    """Serves the metrics, in a thread for each connection."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self._free = threading.BoundedSemaphore(MAX_HTTP_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """Bind, without asking DNS for the name of this machine."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, or close it if there are too many."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, then let another one in."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()

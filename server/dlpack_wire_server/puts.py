@@ -37,6 +37,9 @@ them to a thread and back, about 0.1 ms."""
 QUICK_RECORDS = 256
 """The same for headers: making one ready takes about 10 us."""
 
+_TRIES, _FULL_PAUSE_S = 10, 0.02
+"""How often, and after which pause in seconds, to look for space that ended calls give back."""
+
 _UPLOAD_ID_BYTES = 16
 
 _RESUMABLE = {"CHUNK_OUT_OF_ORDER", "CHECKSUM_MISMATCH", "UPLOAD_INCOMPLETE"}
@@ -81,18 +84,14 @@ class Puts:
             payload_bytes = sum(len(record.payload) for record in records)
             if payload_bytes > INLINE_BYTES:
                 raise Refusal("INVALID_REQUEST", f"{payload_bytes} payload bytes; over {INLINE_BYTES} use Put")
+            are_few = len(records) < QUICK_RECORDS
             upload = self._begin(caller, request, payload_bytes, key)
             self._unfinished.hold(upload)
             try:
                 upload.arrival.begin(len(records))
-                for record in records:
-                    try:
-                        headers.check_payload_size(record.header, len(record.payload))
-                    except DecodeError as error:
-                        error.at(tensor=record.names[0])
-                        raise
-                    upload.describe(Record(record.names, record.metadata, record.header, b""))
-                commit = await self._with_space(payload_bytes < QUICK_COPY_BYTES, self._store_all, upload, records)
+                await self._calls.parse(are_few, _describe_whole, upload, records)
+                is_quick = are_few and payload_bytes < QUICK_COPY_BYTES
+                commit = await self._with_space(is_quick, self._store_all, upload, records)
             finally:
                 self._unfinished.drop(upload)
             self._metrics.received_bytes += payload_bytes
@@ -141,8 +140,7 @@ class Puts:
                 header_bytes += len(raw) - (len(chunk.data) if chunk is not None else 0)
                 if header_bytes > self._limits.header_bytes and upload.draft is None:
                     raise Refusal("OBJECT_TOO_LARGE", f"headers of over {self._limits.header_bytes} bytes")
-                for record in records:
-                    upload.describe(record)
+                await self._calls.parse(len(records) < QUICK_RECORDS, upload.describe_all, records)
                 if upload.draft is None and upload.arrival.stage is not Stage.RECORDS:
                     await self._with_space(len(upload.arrival.records) < QUICK_RECORDS, self._make_draft, upload)
                 if writing is not None:
@@ -164,9 +162,9 @@ class Puts:
                         raise _discarded()
                     upload.publishing = True  # from here on it cannot be discarded any more
                     keep = False
-                    commit = await self._calls.run(
-                        upload.arrival.payload_bytes < QUICK_COPY_BYTES, self._publish, upload
-                    )
+                    arrival = upload.arrival
+                    is_quick = len(arrival.records) < QUICK_RECORDS and arrival.payload_bytes < QUICK_COPY_BYTES
+                    commit = await self._calls.run(is_quick, self._publish, upload)
                     return _put_response(commit)
             if upload is None:
                 raise DecodeError("the stream ended without a start")
@@ -188,16 +186,17 @@ class Puts:
 
     async def _with_space(self, quick: bool, work: Callable[..., _T], *args: Any) -> _T:
         """Do work that begins with a draft. If there is no space, first end calls that hold objects and do not move."""
-        try:
-            return await self._calls.run(quick, work, *args)
-        except Refusal as refusal:
-            if refusal.reason != "STORE_FULL":
-                raise
-            stalled = self._calls.end_stalled(SHORT_STALL_S)
-            if not stalled:
-                raise
-        await asyncio.wait(stalled)
-        return await self._calls.run(quick, work, *args)
+        tries = 0
+        while True:
+            try:
+                return await self._calls.run(quick, work, *args)
+            except Refusal as refusal:
+                if refusal.reason != "STORE_FULL" or (not tries and not self._calls.end_stalled(SHORT_STALL_S)):
+                    raise
+                if tries == _TRIES:
+                    raise
+            tries += 1
+            await asyncio.sleep(_FULL_PAUSE_S)  # what has ended gives its memory back in a moment
 
     async def _read(self, call: Call, upload: UnfinishedPut | None) -> bytes | None:
         """Wait for the next message, at most until the upload is discarded."""
@@ -305,6 +304,17 @@ class Puts:
             response.tensor_index, response.offset = arrival.tensor_index, arrival.offset
             response.held_sum = arrival.held_sum
         return response.SerializeToString()
+
+
+def _describe_whole(upload: UnfinishedPut, records: Sequence[Record]) -> None:
+    """Take the descriptions of tensors that have their payloads beside them."""
+    for record in records:
+        try:
+            headers.check_payload_size(record.header, len(record.payload))
+        except DecodeError as error:
+            error.at(tensor=record.names[0])
+            raise
+        upload.describe(record._replace(payload=b""))
 
 
 def _upload_key(caller: Caller, upload_id: bytes) -> bytes | None:

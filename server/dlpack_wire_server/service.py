@@ -107,24 +107,24 @@ class TensorService:
 
     async def answer(self, method: str, call: Call) -> Answer:
         """Answer one call of a method that there is."""
+        return await self._calls.answer(method, call, lambda caller: self._run(method, caller, call))
+
+    async def _run(self, method: str, caller: Caller, call: Call) -> bytes | None:
         run = self.methods[method]
-
-        async def answer(caller: Caller) -> bytes | None:
-            # Read only now: nobody without permission makes the server hold a request.
-            request = b"" if method in _STREAMS else await self._calls.request(call)
-            size = len(request)
-            if size <= MAX_REQUEST_BYTES:
-                return await run(caller, call, request)
-            if method not in _LISTS_TENSORS:
-                text = f"{method} of {size} bytes; at most {MAX_REQUEST_BYTES} are allowed"
-                raise LimitError(text, declared=size, limit=MAX_REQUEST_BYTES)
-            charge = Charge(self._store.memory, size, size)
-            try:
-                return await run(caller, call, request)
-            finally:
-                charge.give_back()
-
-        return await self._calls.answer(method, call, answer)
+        if method in _STREAMS:
+            return await run(caller, call, b"")
+        # Read only now: nobody without permission makes the server hold a request.
+        request = await self._calls.request(call)
+        size = len(request)
+        if size > MAX_REQUEST_BYTES and method not in _LISTS_TENSORS:
+            text = f"{method} of {size} bytes; at most {MAX_REQUEST_BYTES} are allowed"
+            raise LimitError(text, declared=size, limit=MAX_REQUEST_BYTES)
+        charged = size if size > MAX_REQUEST_BYTES else 0
+        charge = Charge(self._store.memory, charged, charged)
+        try:
+            return await run(caller, call, request)
+        finally:
+            charge.give_back()
 
     def sweep(self) -> None:
         """End calls whose messages nobody takes, and those whose callers may not have them any more."""

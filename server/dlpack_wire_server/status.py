@@ -66,6 +66,10 @@ class UncertainError(Exception):
     """A write failed in a way that does not tell whether it happened: to be repeated under the same upload id."""
 
 
+class StalledError(Exception):
+    """The caller did not take a message in time: it may go on from there by another call."""
+
+
 class Status(NamedTuple):
     """The status of a call that failed.
 
@@ -98,6 +102,8 @@ def status_of(error: BaseException) -> Status:
         text = str(error)
     elif isinstance(error, UncertainError) or (isinstance(error, OSError) and error.errno == errno.EBUSY):
         return Status("UNAVAILABLE", "", "the store's index cannot be written now: try again")
+    elif isinstance(error, StalledError):
+        return Status("UNAVAILABLE", "", str(error))
     elif isinstance(error, OSError) and error.errno in _FULL:
         reason, text = "STORE_FULL", f"nothing can be written: {os.strerror(error.errno).lower()}"
     else:

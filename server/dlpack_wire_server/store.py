@@ -67,15 +67,15 @@ class StoredRecord(NamedTuple):
     sums: bytes = b""
 
 
-_RECORD_BYTES, _NAME_BYTES, _AXIS_BYTES, _VALUE_BYTES = 512, 64, 40, 100
+_RECORD_BYTES, _NAME_BYTES, _EXTENT_BYTES, _STRIDE_BYTES, _VALUE_BYTES = 512, 64, 16, 40, 160
 """Bytes that Python's objects for a tensor's description take, as `tracemalloc` counts them: in all, and more for each
-name, for each number of shape and strides, and for each value in the metadata."""
+name, for each extent, few of which can be large numbers, for each stride, and for each value in the metadata."""
 
 
 def held_bytes(record: Record | StoredRecord) -> int:
     """Return about how many bytes of memory a tensor's description takes: names, metadata and header."""
     header = record.header
-    size = _RECORD_BYTES + _AXIS_BYTES * (len(header.shape) + len(header.strides or ()))
+    size = _RECORD_BYTES + _EXTENT_BYTES * len(header.shape) + _STRIDE_BYTES * len(header.strides or ())
     size += sum(_NAME_BYTES + len(name) for name in record.names)
     if isinstance(record, StoredRecord):
         return size + len(record.block)

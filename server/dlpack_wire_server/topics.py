@@ -120,6 +120,9 @@ class Topics:
                         await call.write(message)
                     self._metrics.sent_bytes += len(message)
                 del frame, message  # not kept while waiting for the next one
+        except asyncio.CancelledError:
+            subscription.require_open()
+            raise
         finally:
             del self._watches[subscription]
             self._hub.unsubscribe(subscription)

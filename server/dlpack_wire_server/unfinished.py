@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,11 @@ class UnfinishedPut:
         """
         self.held.add(held_bytes(record))
         self.arrival.record(record)
+
+    def describe_all(self, records: Sequence[Record]) -> None:
+        """Check the descriptions of several tensors, and keep them; see `describe`."""
+        for record in records:
+            self.describe(record)
 
     def take(self, piece: Chunk) -> None:
         """Check a chunk and write it to the draft."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dlpack_wire_server import metrics
 from dlpack_wire_server.app import StartError, described, serve
 from dlpack_wire_server.listen import AddressError, check_free, claim_unix, is_private, split
 from dlpack_wire_server.options import Options, add_flags, from_flags, parse, seconds, size
@@ -290,6 +292,27 @@ def test_asked_twice_it_ends_at_once() -> None:
 
 
 # --- seen from outside ------------------------------------------------------------------------------------------------
+
+
+def test_connections_to_the_metrics_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics._HttpRequest, "timeout", 0.5)
+    port, end = metrics.Metrics().serve("127.0.0.1", 0)
+
+    def page() -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return bytes(answer.read())
+
+    try:
+        with contextlib.ExitStack() as held:
+            silent = [
+                held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                for _ in range(metrics.MAX_HTTP_CONNECTIONS + 20)
+            ]
+            silent[0].sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+            assert [one.recv(1) for one in silent] == [b""] * len(silent)  # each is closed, sooner or later
+            assert b"received_payload_bytes" in page()
+    finally:
+        end()
 
 
 def test_metrics() -> None:

@@ -72,6 +72,98 @@ def test_a_fault_is_told_without_its_details(caplog: Any) -> None:
     assert "secret" in caplog.text
 
 
+class Hanging(Stranger):
+    """A caller that sends nothing and takes nothing."""
+
+    async def read(self) -> None:
+        await asyncio.Event().wait()
+
+    async def write(self, message: bytes) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_call_whose_message_does_not_come_is_ended_with_its_reason() -> None:
+    async def work() -> None:
+        calls = calls_with()
+
+        async def read(caller: Caller) -> None:
+            await calls.read(hanging, -1)
+
+        hanging = Hanging()
+        waiting = asyncio.create_task(calls.answer("Put", hanging, read))
+        await asyncio.sleep(0)
+        calls.sweep()
+        calls.sweep()  # the call has not ended yet, and is ended once
+        status = (await waiting).status
+        assert status is not None
+        assert (status.code, status.reason) == ("ABORTED", "UPLOAD_INCOMPLETE")
+        assert calls.stalled_count == 1
+        calls.close()
+
+    asyncio.run(work())
+
+
+def test_a_call_that_is_cancelled_while_it_reads_is_not_taken_for_one_that_is_late() -> None:
+    async def work() -> None:
+        calls = calls_with()
+
+        async def read(caller: Caller) -> None:
+            await calls.read(Hanging(), 60)
+
+        waiting = asyncio.create_task(calls.answer("Put", Hanging(), read))
+        await asyncio.sleep(0)
+        calls.sweep()
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        assert calls.stalled_count == 0
+        calls.close()
+
+    asyncio.run(work())
+
+
+def test_calls_that_take_nothing_are_ended_those_that_wait_longest_alone() -> None:
+    async def work() -> None:
+        calls = calls_with()
+
+        async def write(caller: Caller) -> None:
+            await calls.write(Hanging(), b"")
+
+        old = asyncio.create_task(calls.answer("Get", Hanging(), write))
+        await asyncio.sleep(0.2)
+        new = asyncio.create_task(calls.answer("Get", Hanging(), write))
+        await asyncio.sleep(0)
+        assert calls.end_stalled(60) == 0
+        assert calls.end_stalled(0.1) == 1
+        assert calls.end_stalled(0.1) == 0  # it was told already
+        status = (await old).status
+        assert status is not None
+        assert (status.code, status.reason, new.done()) == ("UNAVAILABLE", "", False)
+        new.cancel()
+        await asyncio.wait([new])
+        assert new.cancelled()
+        assert calls.end_stalled(-1) == 0
+        calls.close()
+
+    asyncio.run(work())
+
+
+def test_a_call_without_a_request_is_an_error() -> None:
+    async def work() -> None:
+        calls = calls_with()
+
+        async def read(caller: Caller) -> None:
+            await calls.request(Stranger())
+
+        status = (await calls.answer("Stat", Stranger(), read)).status
+        assert status is not None
+        assert (status.code, status.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+        calls.close()
+
+    asyncio.run(work())
+
+
 def test_small_calls_are_answered_while_large_ones_run(server: ServerProcess, name: str) -> None:
     async def work() -> None:
         large = np.zeros(200 * MIB, np.uint8)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
+import socket
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -150,6 +155,62 @@ def test_memory_is_bounded_by_what_really_came() -> None:
             assert len(request) < 4 * MIB
             assert call(channel, method, request) != grpc.StatusCode.OK, (method, request[:50])
         assert server.peak_bytes() - before < 160 * MIB
+
+
+def test_requests_that_name_no_tensors_are_small(server: ServerProcess) -> None:
+    padding = b"\x3a\x80\x80\x04" + bytes(64 << 10)  # an unknown field
+    with grpc.insecure_channel(server.address) as channel:
+        for method in ("GetServerInfo", "Stat", "List", "Delete", "GetUploadStatus", "DiscardUpload", "Subscribe"):
+            for extra in (b"", padding):
+                request = VALID.get(method, pb.DiscardUploadRequest(upload_id=bytes(16))).SerializeToString() + extra
+                path = f"/{SERVICE.full_name}/{method}"
+                call = channel.unary_stream(path) if method == "Subscribe" else channel.unary_unary(path)
+                try:
+                    answer = call(request, timeout=10)
+                    if method == "Subscribe":
+                        next(answer)
+                        answer.cancel()
+                    said = ""
+                except grpc.RpcError as error:
+                    said = error.details() or ""
+                assert ("at most 65536 are allowed" in said) == bool(extra), (method, said)
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_compressed_requests_are_refused_unseen(server: ServerProcess, compression: grpc.Compression) -> None:
+    before = server.private_bytes()
+    with grpc.insecure_channel(server.address) as channel:
+        store = channel.unary_unary(f"/{SERVICE.full_name}/Store")
+        for size in (100 << 10, 3 * MIB, 400 * MIB):
+            with pytest.raises(grpc.RpcError) as caught:
+                store(bytes(size), compression=compression, timeout=30)
+            assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert server.private_bytes() - before < 32 * MIB
+
+
+def test_nobody_without_permission_is_listened_to(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(json.dumps({"tokens": [{"name": "a", "token": "0123456789abcdef", "read": [""]}]}))
+    tokens.chmod(0o600)
+    with running("--token-file", str(tokens)) as guarded, grpc.insecure_channel(guarded.address) as channel:
+        ended = threading.Event()
+        for method in ("Stat", "Store", "Put"):
+            # The request never comes, so a server that read it first would not answer.
+            call = channel.stream_unary(f"/{SERVICE.full_name}/{method}")
+            with pytest.raises(grpc.RpcError) as caught:
+                call(iter(lambda: ended.wait(30) and b"", None), timeout=10)
+            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED, method
+        ended.set()
+
+
+def test_connections_that_say_nothing_are_closed() -> None:
+    with running() as server, contextlib.ExitStack() as held:
+        host, _, port = server.address.rpartition(":")
+        before = server.descriptor_count()
+        for _ in range(40):
+            held.enter_context(socket.create_connection((host, int(port))))
+        eventually(lambda: server.descriptor_count() > before + 30)
+        eventually(lambda: server.descriptor_count() <= before + 3, timeout_s=30)
 
 
 def test_messages_over_the_limit_leave_the_connection_usable(server: ServerProcess) -> None:

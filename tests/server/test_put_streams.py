@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,12 +16,14 @@ from server_process import ServerProcess, eventually, running
 
 import dlpack_wire as dw
 from dlpack_wire.service.client import Client, connect
+from dlpack_wire.service.grpc_transport import SERVICE
 from dlpack_wire.tensor.checksum import xxh3
-from dlpack_wire.v1 import tensor_file_pb2
+from dlpack_wire.v1 import dlpack_pb2, tensor_file_pb2
 from dlpack_wire.v1 import tensor_service_pb2 as pb
 from dlpack_wire.v1 import tensor_service_pb2_grpc as pb_grpc
 
 MIB = 1 << 20
+UINT8 = dlpack_pb2.DLDataType(code=1, bits=8, lanes=1)
 PAYLOAD = np.random.default_rng(0).integers(0, 255, 3 * MIB, np.uint8)
 BYTES = PAYLOAD.tobytes()
 OLD = np.arange(3)
@@ -384,3 +387,90 @@ def test_objects_over_the_limit_are_refused_at_once() -> None:
         with pytest.raises(dw.RemoteError, match="1001 payload bytes; at most 1000") as caught:
             client.put("b", np.zeros(1001, np.uint8))
         assert caught.value.reason == "OBJECT_TOO_LARGE"
+
+
+def test_puts_of_headers_alone_are_charged_and_leave_nothing() -> None:
+    record = tensor_file_pb2.TensorRecord(name="n", tensor=dlpack_pb2.DLTensor(dtype=UINT8, shape=[1]))
+    records = []
+    for i in range(5000):
+        record.name = f"{i}"
+        records.append(tensor_file_pb2.TensorRecord.FromString(record.SerializeToString()))
+    with (
+        running("--max-store-bytes", "4MiB") as server,
+        grpc.insecure_channel(server.address) as channel,
+        connect(server.address, timeout=30) as client,
+    ):
+        stub = pb_grpc.TensorServiceStub(channel)
+        begin = pb.PutStart(name="n", upload_id=bytes(16), record_count=20_001, payload_bytes=20_001)
+
+        def requests() -> Iterator[pb.PutRequest]:
+            yield pb.PutRequest(start=begin)
+            for at in range(0, 20_000, 1000):
+                part = records[at % 5000 : at % 5000 + 1000]
+                yield pb.PutRequest(records=part)
+
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.Put(requests(), timeout=30)
+            assert dict(caught.value.trailing_metadata())["dlpack-wire-reason"] == "STORE_FULL"
+            assert status_of(stub, bytes(16)).state == pb.GetUploadStatusResponse.UNKNOWN
+        client.put("whole", np.zeros(3 * MIB, np.uint8))  # nothing of them is left
+
+
+def test_several_unfinished_puts_leave_half_of_the_store_to_others() -> None:
+    with running("--max-store-bytes", "10MiB") as server, grpc.insecure_channel(server.address) as channel:
+        stub = pb_grpc.TensorServiceStub(channel)
+        ids = [os.urandom(16) for _ in range(2)]
+        break_off(stub, [start("a", ids[0]), chunk(0, MIB)], lambda: status_of(stub, ids[0]).offset == MIB)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Put(iter([start("b", ids[1]), *chunks()]), timeout=10)
+        assert "(--max-unfinished-bytes) are allowed" in (caught.value.details() or "")
+        with connect(server.address, timeout=30) as client:
+            client.put("small", np.zeros(MIB, np.uint8))
+
+
+def test_a_get_that_nobody_reads_makes_space_for_a_put() -> None:
+    large = np.ones(60 * MIB, np.uint8)
+    with (
+        running("--max-store-bytes", "100MiB") as server,
+        grpc.insecure_channel(server.address) as channel,
+        connect(server.address, timeout=60) as client,
+    ):
+        client.put("a", large)
+        get = channel.unary_stream(f"/{SERVICE.full_name}/Get")
+        held = get(pb.GetRequest(name="a").SerializeToString(), timeout=60)
+        next(held)
+        client.delete("a")  # its memory is still being read
+        eventually(lambda: not refused(lambda: client.put("b", large)))
+        with pytest.raises(grpc.RpcError) as caught:
+            list(held)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert "a message was not taken for" in (caught.value.details() or "")
+        assert client.get("b").numpy().sum() == large.size
+
+
+def test_a_reader_that_was_cut_off_goes_on() -> None:
+    large = np.ones(60 * MIB, np.uint8)
+    with running("--max-store-bytes", "100MiB") as server, connect(server.address, timeout=60) as other:
+        other.put("a", large)
+        refusals = []
+
+        def stall(done: int, total: int) -> None:
+            if not refusals:
+                time.sleep(1.5)  # longer than the server waits when it is full
+                refusals.append(refused(lambda: other.put("b", large)))
+
+        with connect(server.address, timeout=60) as client:
+            assert client.get("a", progress=stall).numpy().sum() == large.size
+        assert refusals == [True]
+
+
+def refused(call: Callable[[], object]) -> bool:
+    """True if there is no space for what a call wants."""
+    try:
+        call()
+    except dw.RemoteError as error:
+        if error.reason != "STORE_FULL":
+            raise
+        return True
+    return False

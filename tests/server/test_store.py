@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import sqlite3
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ import pytest
 from dlpack_wire_server.directory_store import DirectoryStore
 from dlpack_wire_server.memory_store import MemoryStore
 from dlpack_wire_server.status import Refusal, StoreDamagedError
-from dlpack_wire_server.store import Commit, Draft, Serialized, Store, StoredObject
+from dlpack_wire_server.store import Commit, Draft, Serialized, Store, StoredObject, held_bytes
 from server_process import running
 
 import dlpack_wire as dw
 from dlpack_wire.message.names import encode_map
-from dlpack_wire.service.messages import Record
+from dlpack_wire.service.messages import Record, parse
 from dlpack_wire.tensor.source import Source
+from dlpack_wire.v1 import dlpack_pb2
+from dlpack_wire.v1 import tensor_service_pb2 as pb
 
 MIB = 1 << 20
 RETENTION_NS = 10**12
@@ -54,6 +57,29 @@ def refusal(call: Callable[[], object]) -> str:
     with pytest.raises(Refusal) as caught:
         call()
     return caught.value.reason
+
+
+def described(count: int = 1, name: str = "t", ndim: int = 1, aliases: int = 0, metadata: int = 0) -> list[Record]:
+    """Descriptions of tensors without elements, as they come in."""
+    request = pb.PutRequest()
+    for i in range(count):
+        tensor = dlpack_pb2.DLTensor(dtype=dlpack_pb2.DLDataType(code=1, bits=8, lanes=1), shape=[*[1] * (ndim - 1), 0])
+        record = request.records.add(
+            name=f"{name}{i}", aliases=[f"{i} alias {j}" for j in range(aliases)], tensor=tensor
+        )
+        for j in range(metadata):
+            record.metadata[f"key {j}"].string_value = f"value {j} of {i}"
+    return parse(pb.PutRequest, request.SerializeToString())[1]
+
+
+DESCRIPTIONS: dict[str, dict[str, Any]] = {
+    "one": {},
+    "many": {"count": 200},
+    "long names": {"count": 20, "name": "n" * 4000, "metadata": 1},  # without metadata a cache holds it too
+    "many axes": {"count": 20, "ndim": 64},
+    "aliases": {"count": 20, "aliases": 64},
+    "metadata": {"count": 20, "metadata": 50},
+}
 
 
 SIZES = [0, 5, 60_000, 70_000, 3 * MIB]
@@ -193,6 +219,42 @@ class TestMemoryStore(StoreSuite):
             put(store, "a", np.zeros(1), upload=bytes([i]))
         assert [store.committed(bytes([i])) is None for i in range(5)] == [True, True, False, False, False]
 
+    @pytest.mark.parametrize("kind", DESCRIPTIONS)
+    def test_objects_are_charged_near_their_real_size(self, kind: str) -> None:
+        store = MemoryStore(1 << 30, RETENTION_NS)
+        count = 400 if kind == "one" else 10
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for i in range(count):
+                records = described(**DESCRIPTIONS[kind])
+                made = store.draft(records, Serialized(b"", encode_map(2, {"name": f"{i}" * 500}, MIB)))
+                store.publish(made, [b""] * len(records), f"{i}" * 500, None, None)
+                del made, records
+            real = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert 0.9 * real < store.budget.used < 2.5 * real
+
+    @pytest.mark.parametrize("kind", DESCRIPTIONS)
+    def test_descriptions_are_charged_near_their_real_size(self, kind: str) -> None:
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            held = [described(**DESCRIPTIONS[kind]) for _ in range(10)]
+            real = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        charged = sum(held_bytes(record) for records in held for record in records)
+        assert 0.6 * real < charged < 2.5 * real
+
+    def test_names_of_uploads_are_remembered_in_bounded_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dlpack_wire_server.memory_store._REMEMBERED_BYTES", 1000)
+        store = MemoryStore(1 << 30, RETENTION_NS)
+        for i in range(5):
+            put(store, f"{i}" * 400, np.zeros(1), upload=bytes([i]))
+        assert [store.committed(bytes([i])) is None for i in range(5)] == [True, True, True, False, False]
+
     def test_sealed_memory_cannot_change(self, store: MemoryStore) -> None:
         put(store, "a", np.zeros(MIB, np.uint8))
         source: Any = store.get("a")._source
@@ -210,6 +272,24 @@ class TestDirectoryStore(StoreSuite):
             put(store, "a", np.zeros(1), upload=bytes([i]))
         assert [store.committed(bytes([i])) is None for i in range(5)] == [True, True, False, False, False]
         store.close()
+
+    def test_objects_are_kept_open_in_bounded_memory(
+        self, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for i in range(6):
+            put(store, f"{i}", {f"t{j}": np.zeros(1) for j in range(100)})
+        held = store.get("0").held_bytes
+        assert 50_000 < held < 200_000
+        monkeypatch.setattr("dlpack_wire_server.directory_store._MAX_OPEN_BYTES", 3 * held)
+        for i in range(6):
+            store.get(f"{i}")
+            store.get(f"{i}")
+        gc.collect()
+        assert sum(stored.held_bytes for stored in store._alive.values()) == 3 * held
+        monkeypatch.setattr("dlpack_wire_server.directory_store._MAX_OPEN_BYTES", 1)
+        store.get("0")
+        gc.collect()
+        assert [stored.info.name for stored in store._alive.values()] == ["0"]  # one may be larger
 
     def test_everything_is_there_after_a_restart(self, tmp_path: Path) -> None:
         store = self.open(tmp_path)

@@ -215,6 +215,27 @@ def test_frozen_subscribers_hold_little_and_slow_nobody(rounds: Rounds) -> None:
         eventually(lambda: is_alone(client))
 
 
+def test_a_subscriber_that_was_cut_off_hears_why_when_it_reads_again() -> None:
+    large = np.zeros(30 * MIB, np.uint8)
+    with (
+        running("--max-topic-bytes", "80MiB") as server,
+        grpc.insecure_channel(server.address) as channel,
+        connect(server.address, timeout=60) as client,
+        client.publisher("t") as publisher,
+    ):
+        request = pb.SubscribeRequest(patterns=["t"], policy=pb.DELIVERY_POLICY_RELIABLE).SerializeToString()
+        frames = channel.unary_stream(f"/{SERVICE.full_name}/Subscribe")(request, timeout=60)
+        next(frames)  # and no more: the first frame is stuck on its way
+        for _ in range(3):
+            publisher.send(large)
+        eventually(lambda: publisher.send(np.zeros(1)) is None and publisher.subscriber_count == 0)
+        begin = time.monotonic()
+        with pytest.raises(grpc.RpcError) as caught:
+            list(frames)
+        assert dict(caught.value.trailing_metadata())["dlpack-wire-reason"] == "SUBSCRIBER_TOO_SLOW"
+        assert time.monotonic() - begin < 20  # long before its own time is over
+
+
 def is_alone(client: Client) -> bool:
     """Whether nobody subscribes to the topic any more."""
     with client.publisher("cam/left") as publisher:

@@ -108,6 +108,19 @@ def fields_of(message: Any) -> list[bytes]:
     return [type(message)(**{d.name: v}).SerializeToString() for d, v in message.ListFields() if d.name != "metadata"]
 
 
+def test_records_without_payload_do_not_keep_their_message() -> None:
+    record = record_of(FLOATS, "a")
+    head = join(record_parts(2, record.block, record.header))
+    data = bytes(MAX_CHUNK_BYTES)
+    chunk = Chunk(0, 0, block_sums(data), data)
+    for _ in range(2):  # the second time it is remembered
+        message = bytearray(head + join(chunk_parts(chunk)))
+        _, records, pieces = parse(pb.PutRequest, message)
+        assert len(records) == len(pieces) == 1
+        del pieces
+        message.clear()  # which a view of it would not allow
+
+
 def test_fields_in_any_order_and_unknown_ones_give_the_same() -> None:
     chunk = pb.Chunk(tensor_index=3, offset=70, block_sums=[5], data=b"payload")
     chunk_fields = [pb.Chunk(**{d.name: v}).SerializeToString() for d, v in chunk.ListFields()]

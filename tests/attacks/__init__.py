@@ -1,0 +1,1 @@
+"""Attacks on a running server beside an innocent caller: `make attacks`."""
