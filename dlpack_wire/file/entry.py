@@ -11,7 +11,16 @@ from ..message import reading, writing
 from ..message.names import MAX_NAMES_BYTES, decode_map, split_names
 from ..message.tags import SUM_FIELD_BYTES, byte
 from ..tensor import header as headers
-from ..tensor.checksum import BLOCK_BYTES, SUM_BYTES, block_sums, check_block_sums, check_contents, check_values, total
+from ..tensor.checksum import (
+    BLOCK_BYTES,
+    SUM_BYTES,
+    block_sums,
+    check_block_sums,
+    check_blocks,
+    check_sum,
+    check_values,
+    total,
+)
 from ..tensor.header import Header
 from ..tensor.memory import Buffer
 from . import tags
@@ -151,6 +160,10 @@ def payload_of(source: Storage, entry: Entry) -> memoryview:
     return memoryview(memory)[begin : begin + entry.data_bytes]
 
 
+_PART_BYTES = 64 * BLOCK_BYTES
+"""Bytes of a payload that are checked at a time: enough for all cores."""
+
+
 class WholeRecord(NamedTuple):
     """A record whose header, names, metadata and payload are as they were written.
 
@@ -161,6 +174,31 @@ class WholeRecord(NamedTuple):
 
     header: Header | None
     entry: Entry
+
+
+def _check_payload(source: Storage, entry: Entry, header: Header, checksum: int, listed: bytes) -> bytes:
+    """Check a payload part by part, so that it need not fit into memory; return the sums of its blocks."""
+    size = entry.data_bytes
+    sums = b""
+    fault: DecodeError | None = None
+    for begin in range(0, size, _PART_BYTES):
+        part = source.read(entry.data_offset + begin, entry.data_offset + min(begin + _PART_BYTES, size))
+        sums += block_sums(part)
+        try:
+            check_values(header, begin, part)
+        except DecodeError as error:
+            fault = fault or error  # of damaged bytes the sum tells more
+    if total(sums) != checksum and len(listed) == len(sums) > SUM_BYTES and total(listed) == checksum:
+        for number in range(len(sums) // SUM_BYTES):
+            block = slice(number * SUM_BYTES, (number + 1) * SUM_BYTES)
+            if sums[block] != listed[block]:
+                begin = entry.data_offset + number * BLOCK_BYTES
+                data = source.read(begin, min(begin + BLOCK_BYTES, entry.end))
+                check_blocks(listed[block], number, len(sums) // SUM_BYTES, data)
+    check_sum(checksum, total(sums), "payload")
+    if fault is not None:
+        raise fault
+    return sums
 
 
 def read_whole(
@@ -190,19 +228,14 @@ def read_whole(
             found(names, entry)
         if not head.header:
             return WholeRecord(None, entry)
-        payload = payload_of(source, entry)
-        sums = block_sums(payload)
-        if len(sums) > SUM_BYTES:
-            entry = entry._replace(sums=sums)
         located = reading.read(head.header, 0, len(head.header))
         checksum = located.checksum
         if checksum is None:
             raise DecodeError("missing", field="data_sum")
         headers.check_payload_size(located.header, entry.data_bytes)
-        if total(sums) != checksum:
-            usable = len(listed) == len(sums) > SUM_BYTES and total(listed) == checksum
-            check_contents(located.header, checksum, payload, listed if usable else b"")
-        check_values(located.header, 0, payload)
+        sums = _check_payload(source, entry, located.header, checksum, listed)
+        if len(sums) > SUM_BYTES:
+            entry = entry._replace(sums=sums)
     except DecodeError as error:
         if not names:
             error.args = (f"record: {error.args[0]}",)

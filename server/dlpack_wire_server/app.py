@@ -34,6 +34,7 @@ from .memory_store import MemoryStore
 from .metrics import Metrics
 from .options import Options, parse
 from .puts import ObjectLimits
+from .scrub import Scrub
 from .service import SERVICE, TensorService
 from .status import Refusal, status_of
 from .store import Store
@@ -112,6 +113,7 @@ class Server:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._ending = contextlib.ExitStack()
+        self._chores: list[asyncio.Task[None]] = []
         self.addresses: list[str] = []
         self.metrics_address: str | None = None
         self.instance_id = secrets.token_hex(16)
@@ -132,6 +134,8 @@ class Server:
         self._server = aio.server(options=CHANNEL_OPTIONS)
         try:
             store = _open_store(options, retention_ns)
+            pace = options.scrub_bytes_per_s
+            scrub = Scrub(store, pace) if pace and isinstance(store, DirectoryStore) else None
             self._ending.callback(store.close)
             self._unfinished = _unfinished_puts(options, store, retention_ns)
             hub = Hub(options.max_topic_bytes or _physical_memory() // 4, options.max_subscribers)
@@ -151,7 +155,11 @@ class Server:
             await self._abandon()
             raise
         self._health.serve()
-        self._chores = [
+        if scrub is not None:
+            metrics.count("scrubbed_bytes", "Payload bytes read and checked.", lambda: scrub.checked_bytes)
+            metrics.watch("damaged_objects", "Objects found damaged.", lambda: scrub.damaged_count)
+            self._chores.append(asyncio.create_task(scrub.run()))
+        self._chores += [
             asyncio.create_task(self._expire(options.upload_retention_s)),
             asyncio.create_task(self._trim()),
             asyncio.create_task(self._sweep()),

@@ -206,6 +206,17 @@ class DirectoryStore:
             self._hold(stored)
             return stored
 
+    def peek(self, info: ObjectSummary) -> StoredObject:
+        """Return an object without keeping it open.
+
+        Raises:
+            FileNotFoundError: It is gone.
+            StoreDamagedError: Its file is damaged, or cannot be read.
+        """
+        with self._reading:
+            held = self._alive.get(info.generation)
+        return held if held is not None else self._folder.load(info)
+
     def _hold(self, stored: StoredObject) -> None:
         """Keep the objects read last open."""
         with self._reading:

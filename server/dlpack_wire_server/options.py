@@ -60,6 +60,7 @@ class Options(NamedTuple):
     max_subscribers: int = 10_000
     upload_retention_s: float = 600.0
     grace_s: float = 10.0
+    scrub_bytes_per_s: int = 16 << 20
     token_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -101,6 +102,7 @@ def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = 
     add("max-subscribers", int, "most subscriptions at the same time [10000]")
     add("upload-retention-s", seconds, "how long an interrupted upload can be resumed [600]")
     add("grace-s", seconds, "how long calls may go on after SIGTERM [10]")
+    add("scrub-bytes-per-s", size, "pace at which objects in --dir are read and checked for damage; 0: never [16MiB]")
     add("token-file", str, "JSON file of bearer tokens and what they allow, see below [everybody may do everything]")
     add("tls-cert", str, "PEM file of the certificate chain")
     add("tls-key", str, "PEM file of the private key")

@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 import dlpack_wire as dw
+from dlpack_wire.file import entry
 from dlpack_wire.file.storage import WINDOW_BYTES
+
+MIB = 1 << 20
 
 pytest.importorskip("aiohttp", reason="fsspec speaks HTTP through aiohttp")
 # fsspec keeps one event loop in a thread for good, and its sessions are closed by the garbage collector.
@@ -203,3 +206,24 @@ def test_file_urls_are_files(tmp_path: Path) -> None:
 def test_a_url_is_not_appended_to() -> None:
     with pytest.raises(dw.EncodeError, match="URL"):
         dw.open("memory://folder/t.dlpw", "a")
+
+
+@pytest.mark.parametrize("at", [None, 0, 3 * MIB + 5, 7 * MIB - 1])
+def test_verifying_holds_a_part_of_a_payload_at_a_time(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int | None
+) -> None:
+    monkeypatch.setattr(entry, "_PART_BYTES", 2 * MIB)
+    payload = np.random.default_rng(0).integers(0, 255, 7 * MIB, np.uint8)
+    dw.save(tmp_path / "t.dlpw", {"large": payload, "small": np.arange(5)})
+    content = bytearray((tmp_path / "t.dlpw").read_bytes())
+    if at is not None:
+        content[content.index(payload[:64].tobytes()) + at] ^= 1
+    server = serve(bytes(content))
+    if at is None:
+        dw.verify(server.url)
+    else:
+        with pytest.raises(dw.ChecksumError, match=f"block {at // MIB} of 7") as caught:
+            dw.verify(server.url)
+        assert caught.value.tensor == "large"
+    assert max(end - begin for begin, end in server.ranges) <= 2 * MIB + WINDOW_BYTES
+    assert server.sent_bytes < len(content) + 3 * MIB  # the damaged block a second time, and windows
