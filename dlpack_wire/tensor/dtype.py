@@ -76,9 +76,9 @@ _NUMPY_NAMES = {f"{kind}{b}" for kind in ("int", "uint") for b in (8, 16, 32, 64
 _NUMPY_NAMES |= {"float16", "float32", "float64", "complex64", "complex128", "bool"}
 
 # "code200_16bitx4": a code that this version does not know, its bits, and its lanes if there are several.
-_OPAQUE_NAME = re.compile(r"code(\d+)_(\d+)bit(?:x(\d+))?")
+_OPAQUE_NAME = re.compile(r"code([0-9]{1,10})_([0-9]{1,10})bit(?:x([0-9]{1,10}))?")
 # "float32x4": a name of the table, which ends with a digit, a letter or is "bool", then the lanes.
-_LANED_NAME = re.compile(r"(.+?\d|bool|.+[a-z])x(\d+)")
+_LANED_NAME = re.compile(r"(.+?[0-9]|bool|.+[a-z])x([0-9]{1,10})")
 
 
 CARRIERS: dict[int, np.dtype[Any]] = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
@@ -133,10 +133,9 @@ class DType:
     Raises:
         EncodeError: The name or the numbers are not those of an element type.
         UnsupportedTensorError: DLPack has no counterpart of the numpy dtype.
-        TypeError: The argument is neither a name, nor numbers, nor a dtype.
+        TypeError: The argument is neither a name, nor integers, nor a dtype.
     """
 
-    # Equality is identity: every value is interned for as long as somebody holds it.
     __slots__ = (
         "__weakref__",
         "alignment",
@@ -170,11 +169,32 @@ class DType:
             return what
         if bits is not None:
             code = operator.index(what)  # type: ignore[arg-type]
+            bits, lanes = operator.index(bits), operator.index(lanes)
         elif isinstance(what, str):
             code, bits, lanes = _parse(what)
         else:
             return from_numpy(np.dtype(what))  # type: ignore[arg-type]
         return _look_up(code, bits, lanes, EncodeError)
+
+    def __eq__(self, other: object) -> bool:
+        """Return True for what names this type: itself, its name, or its numpy or torch dtype.
+
+        The hash is that of this object alone. To look others up in a set or a dict, make a `DType` of them first.
+        """
+        if self is other:  # every value is interned for as long as somebody holds it
+            return True
+        if isinstance(other, str):
+            return self.name == other
+        if isinstance(other, (np.dtype, type)):
+            try:
+                return _FROM_NUMPY.get(np.dtype(other)) is self
+            except TypeError:
+                return False
+        if type(other).__module__ == "torch" and type(other).__name__ == "dtype":
+            return f"torch.{self.name}" == str(other)
+        return NotImplemented
+
+    __hash__ = object.__hash__
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a DType is immutable: cannot set {name}")
@@ -229,7 +249,7 @@ def _parse(name: str) -> tuple[int, int, int]:
     laned = _LANED_NAME.fullmatch(name)
     row = _BY_NAME.get(laned[1]) if laned is not None else None
     if laned is None or row is None:
-        raise EncodeError(f"unknown dtype {name!r}", field="dtype")
+        raise EncodeError(f"unknown dtype {name[:64]!r}", field="dtype")
     return row.code, row.bits, int(laned[2])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import operator
 from collections.abc import Iterator
 from math import prod
 from typing import Any
@@ -13,10 +14,13 @@ from ..errors import UnsupportedTensorError
 from . import layout
 from .capsule import lend
 from .device import CPU, Device
-from .dtype import NATIVE, ByteOrder, DType, carrier
+from .dtype import BCOMPLEX, COMPLEX, INT, NATIVE, UINT, ByteOrder, DType, carrier
 from .header import Header
 from .memory import empty_aligned
 from .subbyte import mask, pack, unpack
+
+_SHOWN_ELEMENTS = 16
+"""Elements that `repr` shows. A larger tensor may lie in a file: showing it would read it."""
 
 
 class Tensor:
@@ -124,7 +128,10 @@ class Tensor:
         extents = ", ".join(map(str, self._header.shape))
         lived = self.header.device
         origin = f", from {lived}" if lived is not None and lived != CPU else ""
-        return f"<Tensor {self._header.dtype.name}[{extents}] {self.nbytes} bytes{origin}>"
+        values = ""
+        if 0 < self.size <= _SHOWN_ELEMENTS and self._header.dtype.numpy_or_none is not None:
+            values = ": " + " ".join(np.array2string(self.numpy(), separator=" ").split())
+        return f"<Tensor {self._header.dtype.name}[{extents}] {self.nbytes} bytes{origin}{values}>"
 
     def __len__(self) -> int:
         """Return the first extent.
@@ -143,6 +150,94 @@ class Tensor:
             TypeError: The tensor is 0-d.
         """
         return map(self.__getitem__, range(len(self)))
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def item(self) -> bool | int | float | complex:
+        """Return the only element as a number of Python, exactly.
+
+        Raises:
+            ValueError: The tensor does not have exactly one element.
+            UnsupportedTensorError: Neither numpy nor ml_dtypes has a type for the elements.
+        """
+        if self.size != 1:
+            raise ValueError(f"a tensor of shape {self.shape} has {self.size} elements, not one")
+        found: bool | int | float | complex = self._in_python_types().item()
+        return found
+
+    def tolist(self) -> Any:
+        """Return the elements as numbers of Python, exactly, in lists nested as the dimensions are.
+
+        Raises:
+            UnsupportedTensorError: Neither numpy nor ml_dtypes has a type for the elements.
+        """
+        return self._in_python_types().tolist()
+
+    def _in_python_types(self) -> np.ndarray[Any, Any]:
+        """Return the elements in one of numpy's own types, which hold every value of those that ml_dtypes has."""
+        array = self.numpy()
+        if array.dtype.isbuiltin == 1:
+            return array
+        code = self._header.dtype.code
+        if code in (INT, UINT):
+            return array.astype(np.int64)
+        return array.astype(np.complex128 if code in (COMPLEX, BCOMPLEX) else np.float64)
+
+    def _scalar(self, wanted: str) -> Any:
+        if self._header.shape:
+            text = f"a tensor of shape {self.shape} is not {wanted}: index one element, as in t[0], or use t.numpy()"
+            raise TypeError(text)
+        return self.item()
+
+    def __bool__(self) -> bool:
+        """Return the truth of a 0-d tensor's value.
+
+        Raises:
+            TypeError: The tensor has dimensions: `t.numpy().any()` or `.all()` says what is meant.
+        """
+        if self._header.shape:
+            text = f"a tensor of shape {self.shape} is neither true nor false: use t.numpy().any() or t.numpy().all()"
+            raise TypeError(text)
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self._scalar("one number"))
+
+    def __float__(self) -> float:
+        return float(self._scalar("one number"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("one number"))
+
+    def __index__(self) -> int:
+        value = self._scalar("an index")
+        if type(value) is not int:
+            raise TypeError(f"a tensor of {self._header.dtype.name} is no index")
+        return value
+
+    def __bytes__(self) -> bytes:
+        """Return a copy of `payload`."""
+        return bytes(self.payload)
+
+    def __eq__(self, other: object) -> bool:
+        """Return False for None, and refuse everything else: elements are compared by numpy.
+
+        Raises:
+            TypeError: Always, but for None.
+        """
+        if other is None:
+            return False
+        raise TypeError("tensors are not compared: use t.numpy() == other, or numpy.array_equal(t, other)")
+
+    __hash__ = object.__hash__
+
+    def __contains__(self, value: object) -> bool:
+        """Refuse to look for an element.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a tensor is not searched: use value in t.numpy()")
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -313,6 +408,7 @@ def select(array: np.ndarray[Any, Any], key: Any) -> np.ndarray[Any, Any]:
     for k in keys:
         if not (k is None or k is Ellipsis or isinstance(k, slice) or _is_index(k)):
             raise IndexError(f"only integers, slices, `...` and None select parts of a tensor, not {type(k).__name__}")
+    keys = tuple([operator.index(k) if isinstance(k, Tensor) else k for k in keys])
     if Ellipsis not in keys:
         keys = (*keys, Ellipsis)
     part: np.ndarray[Any, Any] = array[keys]

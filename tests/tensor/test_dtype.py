@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 import dlpack_wire as dw
 from dlpack_wire.tensor.dtype import byte_order_of, from_numpy, from_wire, table
@@ -67,6 +68,41 @@ def test_numpy_types_are_those_of_that_name(name: str) -> None:
         assert d.numpy_or_none is None
         with pytest.raises(dw.UnsupportedTensorError, match=rf"{name}.*payload"):
             _ = d.numpy
+
+
+@NAMES
+def test_a_type_equals_its_names_and_nothing_else(name: str) -> None:
+    d = dw.DType(name)
+    assert (d == name, name == d, d != name) == (True, True, False)
+    others = [other for other in CODES if other != name]
+    assert not any(d == other for other in others)
+    assert not any(d == dw.DType(other) for other in others)
+    for other in (None, 1, "", f"{name}x2", object, [], dw.DType(f"{name}x2")):
+        assert d != other, other
+    if d.numpy_or_none is not None:
+        assert d == d.numpy == d
+        assert d == d.numpy.type
+        if d.numpy.itemsize > 1:
+            assert d != d.numpy.newbyteorder("S")
+    theirs = getattr(torch, name, None)
+    if isinstance(theirs, torch.dtype):
+        assert d == theirs
+        assert not any(d == getattr(torch, o) for o in others if isinstance(getattr(torch, o, None), torch.dtype))
+
+
+@pytest.mark.parametrize(
+    "name", ["code9" + "9" * 5000 + "_8bit", "float32x" + "9" * 5000, "code\u0663_8bit", "int8x\u0663"]
+)
+def test_names_with_other_or_endless_digits_are_none(name: str) -> None:
+    with pytest.raises(dw.EncodeError, match="unknown dtype") as caught:
+        dw.DType(name)
+    assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize("numbers", [(2.0, 32), (2, 32.0), (2, 32, 1.5), ("2", 32), (2, "32"), (2, 32, None)])
+def test_numbers_are_integers(numbers: Any) -> None:
+    with pytest.raises(TypeError):
+        dw.DType(*numbers)
 
 
 @NAMES

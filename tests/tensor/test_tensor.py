@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from strategies import EXTENSION_DTYPES, NATIVE_DTYPES, any_bits, arrays, lay_ou
 from subprocesses import run_python
 
 import dlpack_wire as dw
+from dlpack_wire.tensor.dtype import table
 from dlpack_wire.v1 import dlpack_pb2
 
 
@@ -222,14 +224,102 @@ def test_out_of_range_is_an_index_error() -> None:
     assert [int(x.numpy()) for x in t] == list(range(6))
 
 
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [d.name for d in table() if d.numpy_or_none is not None])
+def test_elements_become_pythons_own_numbers(name: str) -> None:
+    low = 2 if name == "float8_e8m0fnu" else 0  # which has no zero
+    values = np.array([[low, 1], [1, low]]).astype(dw.DType(name).numpy)
+    t = tensor(values)
+    wanted = [[complex(v) for v in row] for row in values]
+    found = t.tolist()
+    assert [[complex(v) for v in row] for row in found] == wanted
+    own = type(found[0][0])
+    assert own in (bool, int, float, complex)
+    for i, j in np.ndindex(2, 2):
+        one = t[i, j]
+        assert type(one.item()) is own
+        assert complex(one) == one.item() == found[i][j]
+        assert bool(one) == bool(found[i][j])
+        if own is not complex:
+            assert (float(one), int(one)) == (float(found[i][j]), int(found[i][j]))
+    if own is int:
+        assert [10, 11][t[0, 1]] == 11
+        assert t[t[0, 1]].tolist() == found[1]
+    else:
+        with pytest.raises(TypeError, match="no index"):
+            operator.index(t[0, 1])
+
+
+def test_values_of_other_byte_orders_and_extremes_are_exact() -> None:
+    assert tensor(np.array([2**63 - 1, -(2**63)], ">i8")).tolist() == [2**63 - 1, -(2**63)]
+    assert tensor(np.array(2**64 - 1, np.uint64)).item() == 2**64 - 1
+    assert tensor(np.array([np.inf, -0.0], ml_dtypes.bfloat16)).tolist() == [np.inf, -0.0]
+    assert tensor(np.array([[[7]]])).item() == 7
+    assert tensor(np.zeros((2, 0))).tolist() == [[], []]
+
+
+def test_bytes_are_the_payload() -> None:
+    x = np.asfortranarray(np.arange(6, dtype=">i2").reshape(2, 3))
+    assert bytes(tensor(x)) == np.arange(6, dtype="=i2").tobytes()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    {
+        "bool": bool,
+        "float": float,
+        "int": int,
+        "complex": complex,
+        "index": operator.index,
+        "equal": lambda t: t == t,
+        "not equal": lambda t: t != 1,
+        "in a list": lambda t: 0 in [t],
+        "contains": lambda t: 0.0 in t,
+        "less": lambda t: t < 1,
+        "sum": lambda t: t + 1,
+    }.items(),
+    ids=lambda pair: pair[0],
+)
+@pytest.mark.parametrize("shape", [(3,), (1,), (0,), (1, 1)])
+def test_what_has_no_one_answer_is_an_error(ask: tuple[str, Any], shape: tuple[int, ...]) -> None:
+    with pytest.raises(TypeError):
+        ask[1](tensor(np.zeros(shape)))
+
+
+def test_a_tensor_is_nothing_else_than_none() -> None:
+    t = tensor(np.zeros(3))
+    assert (t == None, t != None) == (False, True)  # noqa: E711
+    assert len({t, t}) == 1
+
+
+def test_one_element_is_not_many() -> None:
+    for shape in ((), (1,), (1, 1)):
+        assert tensor(np.full(shape, 5)).item() == 5
+    for shape in ((0,), (2,), (1, 2)):
+        with pytest.raises(ValueError, match=f"has {np.prod(shape)} elements, not one"):
+            tensor(np.full(shape, 5)).item()
+
+
+def test_values_that_numpy_lacks_name_the_remedy() -> None:
+    t = message_of(200, 16, 1, [1], b"ab", byte_order=1)
+    for ask in (t.item, t.tolist, lambda: float(t[0])):
+        with pytest.raises(dw.UnsupportedTensorError, match="payload"):
+            ask()
+
+
 # --- looks ------------------------------------------------------------------------------------------------------------
 
 
 def test_repr_says_what_it_is() -> None:
-    assert repr(tensor(np.zeros((2, 3), "f4"))) == "<Tensor float32[2, 3] 24 bytes>"
+    assert repr(tensor(np.zeros((2, 3), "f4"))) == "<Tensor float32[2, 3] 24 bytes: [[0. 0. 0.] [0. 0. 0.]]>"
+    assert repr(tensor(np.zeros(17, "f4"))) == "<Tensor float32[17] 68 bytes>"
+    assert repr(tensor(np.zeros((3, 0)))) == "<Tensor float64[3, 0] 0 bytes>"
+    assert repr(message_of(200, 16, 1, [1], b"ab", byte_order=1)) == "<Tensor code200_16bit[1] 2 bytes>"
     there = message_of(1, 8, 1, [2], b"ab", device={"device_type": 2, "device_id": 1})
-    assert repr(there) == "<Tensor uint8[2] 2 bytes, from cuda:1>"
-    assert repr(tensor(np.float64(1))) == "<Tensor float64[] 8 bytes>"
+    assert repr(there) == "<Tensor uint8[2] 2 bytes, from cuda:1: [97 98]>"
+    assert repr(tensor(np.float64(1))) == "<Tensor float64[] 8 bytes: 1.>"
 
 
 def test_no_attribute_can_be_made_up() -> None:
