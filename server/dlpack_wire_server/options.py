@@ -95,11 +95,12 @@ def add_flags(parser: argparse.ArgumentParser, environment: Mapping[str, str] = 
 
     add("listen", str, f"host:port or unix:/path, several times if wanted [{DEFAULT_LISTEN}]", action=_Listen)
     add("dir", str, "keep objects in this folder [in memory]")
-    add("max-store-bytes", size, "most bytes of all objects, such as 8GiB [half of the memory; no limit with --dir]")
-    add("max-object-bytes", size, "most payload bytes of one object [whatever fits the store]")
-    add("max-unfinished-bytes", size, "most bytes of one caller's unfinished uploads [whatever fits the store]")
-    add("max-topic-bytes", size, "most bytes of all frames that are kept for subscribers [a quarter of the memory]")
-    add("max-subscribers", int, "most subscriptions at the same time [10000]")
+    add("max-store-bytes", size, "maximum bytes of all objects, such as 8GiB [half of the memory; no limit with --dir]")
+    add("max-object-bytes", size, "maximum payload bytes of one object [whatever fits the store]")
+    share = "maximum bytes of one caller's unfinished uploads [whatever fits the store; several: half of that]"
+    add("max-unfinished-bytes", size, share)
+    add("max-topic-bytes", size, "maximum bytes of all frames that are kept for subscribers [a quarter of the memory]")
+    add("max-subscribers", int, "maximum number of subscriptions [10000]")
     add("upload-retention-s", seconds, "how long an interrupted upload can be resumed [600]")
     add("grace-s", seconds, "how long calls may go on after SIGTERM [10]")
     add("scrub-bytes-per-s", size, "pace at which objects in --dir are read and checked for damage; 0: never [16MiB]")
