@@ -35,7 +35,7 @@ from ..tensor.dtype import ByteOrder, DType
 from ..tensor.header import Header
 from ..tensor.tensor import from_payload
 from .items import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
-from .paths import open_bytes, replaced
+from .paths import is_stream, open_bytes, replaced
 
 DTYPES = {
     1: "float32",
@@ -484,6 +484,8 @@ def write(path: str, content: Content, durable: bool) -> None:
         with replaced(path, durable) as file:
             _write_model(file, content.items, metadata, None)
     else:
+        if is_stream(path):
+            raise EncodeError(f"{len(names)} tensors whose data goes to a second file, which a pipe or device has not")
         beside = path + ".data"
         # The inner file is published first, so a model never refers to data that does not exist yet.
         with replaced(path, durable) as file, replaced(beside, durable) as data:

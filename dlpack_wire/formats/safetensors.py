@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from ..errors import DecodeError, EncodeError, LimitError
@@ -57,7 +56,7 @@ def read(path: str, wanted: Container[str] | None = None) -> Iterator[Content]:
         listed = _parse(bytes(source.read(8, begin)))
         metadata = listed.pop("__metadata__", None)
         metadata = _Object() if metadata is None else metadata
-        if not isinstance(metadata, _Object) or not all(isinstance(v, str) for v in metadata.values()):
+        if not isinstance(metadata, _Object) or not all(isinstance(v, str) for v in metadata.all_values()):
             raise DecodeError("must be an object of strings", field="__metadata__")
         items, ranges = [], []
         for name, entry in listed.items():
@@ -65,9 +64,11 @@ def read(path: str, wanted: Container[str] | None = None) -> Iterator[Content]:
             items.append(item)
             ranges.append((*where, name))
         _check_coverage(ranges, size)
-        # The format's own reader takes the last of them.
-        skipped = [f"{name}: an earlier entry of this name" for name in listed.repeated]
-        skipped += [f"metadata {key!r}: an earlier value" for key in metadata.repeated]
+        # The format's own reader looks at all, and takes the last.
+        for name, entry in listed.repeated:
+            _fields(name, entry)
+        skipped = [f"{name}: an earlier entry of this name" for name, _ in listed.repeated]
+        skipped += [f"metadata {key!r}: an earlier value" for key, _ in metadata.repeated]
         yield Content(items, dict(metadata), skipped, stored_bytes=source.size)
 
 
@@ -101,13 +102,17 @@ class _Object(dict[str, Any]):
     """A JSON object.
 
     Attributes:
-        repeated: Keys that stand in it more than once; the last entry counts.
+        repeated: Keys and values that stand in it before another value of the same key, which counts.
     """
 
-    def __init__(self, pairs: list[tuple[str, Any]] | None = None) -> None:
-        super().__init__(pairs or ())
-        counts = Counter(key for key, _ in pairs) if pairs and len(self) < len(pairs) else {}
-        self.repeated = [key for key, count in counts.items() if count > 1]
+    def __init__(self, pairs: Sequence[tuple[str, Any]] = ()) -> None:
+        super().__init__(pairs)
+        last = {key: at for at, (key, _) in enumerate(pairs)} if len(self) < len(pairs) else {}
+        self.repeated = [pair for at, pair in enumerate(pairs) if last and last[pair[0]] != at]
+
+    def all_values(self) -> list[Any]:
+        """Return the values that count and those that do not."""
+        return [*self.values(), *(value for _, value in self.repeated)]
 
 
 def _parse(header: bytes) -> _Object:
@@ -121,7 +126,7 @@ def _parse(header: bytes) -> _Object:
         raise DecodeError(f"not a safetensors file: {error}") from error
     if not isinstance(listed, _Object):
         raise DecodeError("not a safetensors file: its header is not a JSON object")
-    if "__metadata__" in listed.repeated:
+    if any(key == "__metadata__" for key, _ in listed.repeated):
         raise DecodeError("stands twice", field="__metadata__")
     return listed
 
@@ -151,32 +156,42 @@ def _check_ignored(value: Any, depth: int) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             raise DecodeError(f"{value[:64]!r} is not valid Unicode: {error.reason}") from error
-    for inner in (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ():
+    held = [*value, *value.all_values()] if isinstance(value, _Object) else value if isinstance(value, list) else ()
+    for inner in held:
         _check_ignored(inner, depth + 1)
 
 
 def _integers(value: Any) -> tuple[int, ...]:
     # JSON gives floats, booleans and strings too, which `int` would take.
-    if not isinstance(value, list) or not all(type(n) is int for n in value):
-        raise TypeError(f"must be a list of integers, not {str(value)[:64]}")
+    if not isinstance(value, list) or not all(type(n) is int and 0 <= n < 1 << 64 for n in value):
+        raise TypeError(f"must be a list of integers that are not negative, not {str(value)[:64]}")
     return tuple(value)
 
 
-def _item(source: Storage, begin: int, size: int, name: str, entry: Any) -> tuple[Item, tuple[int, int]]:
-    """Return the tensor of an entry, and its offsets. They count from `begin`, and `size` bytes follow that."""
+def _fields(name: str, entry: Any) -> tuple[DType, tuple[int, ...], tuple[int, int]]:
+    """Return the type, the shape and the offsets that an entry states.
+
+    Raises:
+        DecodeError: The format's own reader would refuse the entry, wherever its data lies.
+    """
     if isinstance(entry, list) and len(entry) == len(_FIELDS):
         entry = _Object(list(zip(_FIELDS, entry, strict=True)))  # the format's own reader takes both forms
     try:
         if not isinstance(entry, _Object):
             raise TypeError(f"must be an object, not {type(entry).__name__}")
-        if not set(entry.repeated).isdisjoint(_FIELDS):
+        if any(key in _FIELDS for key, _ in entry.repeated):
             raise ValueError("a field stands twice")
-        _check_ignored([value for key, value in entry.items() if key not in _FIELDS], 2)
-        dtype = DType(DTYPES[entry["dtype"]])
-        shape = _integers(entry["shape"])
+        ignored = {key: value for key, value in entry.items() if key not in _FIELDS}
+        _check_ignored(_Object([*entry.repeated, *ignored.items()]), 1)
         first, last = _integers(entry["data_offsets"])
+        return DType(DTYPES[entry["dtype"]]), _integers(entry["shape"]), (first, last)
     except (KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"{type(error).__name__} in its header: {error}", tensor=name) from error
+
+
+def _item(source: Storage, begin: int, size: int, name: str, entry: Any) -> tuple[Item, tuple[int, int]]:
+    """Return the tensor of an entry, and its offsets. They count from `begin`, and `size` bytes follow that."""
+    dtype, shape, (first, last) = _fields(name, entry)
     order = ByteOrder.LITTLE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
     try:
         header = headers.checked(

@@ -1,4 +1,4 @@
-"""Damaged files of every format: an error of ours, or tensors; nothing else, and no memory that the file does not have."""
+"""Damaged files of every format: an error of ours, or tensors, in memory that the file's own size explains."""
 
 from __future__ import annotations
 
@@ -132,14 +132,17 @@ def test_damaged_files_raise_our_errors_alone(suffix: str, tmp_path: Path, round
         source.write_bytes(inside(suffix, content, rng) if rng.random() < 0.75 else mutated(content, rng))
         target = rng.choice(targets)
         target.unlink(missing_ok=True)
+        before = refused
         try:
             convert(source, target, durable=False)
         except (dw.DecodeError, dw.EncodeError) as error:
             refused += 1
-            assert error.path in (str(source), str(target))
-            assert not target.exists()
+            where = error.path
         else:
             taken += 1
+            where = str(source)
+        assert where in (str(source), str(target))
+        assert target.exists() == (refused == before)
     assert taken
     assert refused
 
