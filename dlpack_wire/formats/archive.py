@@ -41,8 +41,8 @@ class Archive:
         self._source = source
         with _refusing("not a zip archive"):
             self._file = zipfile.ZipFile(_Raw(source))
-        # Not `is_dir`, which fails for a member without a name.
-        members = [info for info in self._file.infolist() if not info.filename.endswith("/")]
+        # Not `is_dir`, which fails for a member without a name. A folder that has bytes is no folder.
+        members = [info for info in self._file.infolist() if info.file_size or not info.filename.endswith("/")]
         self._members = {info.filename: info for info in members}
         if len(self._members) != len(members):
             raise DecodeError("two members of the archive have the same name")

@@ -83,8 +83,10 @@ def test_members_that_are_no_arrays_are_named(compression: int, tmp_path: Path) 
     with zipfile.ZipFile(tmp_path / "x.npz", "a", compression) as archive:
         archive.writestr("README.txt", "hello" * 100)
         archive.writestr("short", "x")
+        archive.writestr("folder/", "")
+        archive.writestr("folder with bytes/", "x")
     assert convert(tmp_path / "x.npz", tmp_path / "y.dlpw") == Conversion(
-        ["a"], ["README.txt: not an array", "short: not an array"]
+        ["a"], ["README.txt: not an array", "short: not an array", "folder with bytes/: not an array"]
     )
     with zipfile.ZipFile(tmp_path / "z.npz", "w") as archive:
         archive.writestr("README.txt", "hello")
