@@ -93,6 +93,8 @@ def _item(name: str, source: Storage, begin: int, size: int) -> Item:
                 tensor=name,
             )
         shape, fortran, dtype = _READ_HEADER[version](head)
+        if not all(type(n) is int for n in shape):  # numpy takes True here, and fails when it makes the array
+            raise TypeError(f"shape {shape}")
     except WireError:
         raise
     except Exception as error:
@@ -122,7 +124,7 @@ def _item(name: str, source: Storage, begin: int, size: int) -> Item:
         memory, at = source.memory(data, begin + size)
         return np.ndarray(shape, dtype, memory, at, order="F" if fortran else "C")
 
-    return Item(name, element, tuple(map(int, shape)), load)
+    return Item(name, element, shape, load)
 
 
 def write_npy(path: str, content: Content, durable: bool) -> None:

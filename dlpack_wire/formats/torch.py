@@ -31,6 +31,14 @@ from .pickled import Call, Global, OddKey, Ordered, Persistent, interpret
 MAX_PICKLE_BYTES = 256 << 20
 """Largest pickle that is read. It has names and shapes but no weights: 256 MiB are millions of tensors."""
 
+_PICKLE_FACTOR = 4
+"""Maximum bytes of a pickle for each byte of the file. torch compresses nothing; an archive packed anew has the
+directory, whose lines are as long as what the pickle says of a storage, and the weights.
+"""
+
+_SMALL_PICKLE_BYTES = 1 << 20
+"""Size up to which a pickle is read whatever the file's size."""
+
 _ROOT = re.compile("[^/]*/data[.]pkl")
 """Name of the pickle in the archive: torch puts everything into one folder, named for the file."""
 
@@ -123,11 +131,13 @@ def read(path: str, wanted: Container[str] | None = None) -> Iterator[Content]:
             order = archive.read(f"{root}byteorder", 16)
             if order not in (b"little", b"big"):
                 raise DecodeError(f"{order!r} is not a byte order", field="byteorder")
+        # A value of a pickle takes some hundred bytes, and a compressed pickle could be a thousand times the file.
+        limit = min(MAX_PICKLE_BYTES, max(_PICKLE_FACTOR * source.size, _SMALL_PICKLE_BYTES))
         collected = _Collected(archive, ">" if order == b"big" else "<", wanted)
         for pickled, name in (("data.pkl", ""), ("constants.pkl", "constants")):
             # TorchScript keeps tensors of its code apart: all weights, if the model was frozen.
             if not name or f"{root}{pickled}" in archive.members():
-                content = archive.read(f"{root}{pickled}", MAX_PICKLE_BYTES)
+                content = archive.read(f"{root}{pickled}", limit)
                 collected.text_left += _TEXT_FACTOR * len(content)
                 value = interpret(content)
                 if not name or value:

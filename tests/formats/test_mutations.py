@@ -163,6 +163,8 @@ BOMBS: dict[str, Callable[[], Any]] = {
     "long names": lambda: b"}X\0\0\x10\0" + b"k" * (1 << 20) + b"(" + b"K\x01" * 100_000 + b"ls.",
     "long values": lambda: b"X\0\0\x10\0" + b"k" * (1 << 20) + b"q\0(" + b"h\0" * 100_000 + b"l.",
     "many keys": lambda: b"}X\0\0\x01\0" + b"k" * 65536 + b"q\0" + b"}h\0" * 90 + b"K\x01" + b"s" * 91 + b".",
+    # 32 MiB of empty lists, of 56 bytes each, in an archive of 32 KiB.
+    "many lists": lambda: b"(" + b"]" * (32 << 20) + b"l.",
     "infinite offset": lambda: (
         b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
         b"G\x7f\xf0\0\0\0\0\0\0K\x04\x85K\x01\x85\x89}tR."
@@ -170,10 +172,22 @@ BOMBS: dict[str, Callable[[], Any]] = {
 }
 
 
+def test_warnings_that_are_errors_are_ours_too(tmp_path: Path) -> None:
+    """The parsers of pickles and of numpy's headers warn of odd escapes and of old spellings."""
+    with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02ctorch\n\\ensor\n.")
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1L,)}"
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(8))
+    for suffix in ("pt", "npy"):
+        with pytest.raises(dw.DecodeError, match="Warning"):
+            convert(tmp_path / f"x.{suffix}", tmp_path / "y.dlpw")
+
+
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_small_pickle_takes_little_memory(bomb: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
-        archive.writestr("archive/data.pkl", BOMBS[bomb]())
+        compression = zipfile.ZIP_DEFLATED if bomb == "many lists" else zipfile.ZIP_STORED
+        archive.writestr("archive/data.pkl", BOMBS[bomb](), compression)
         archive.writestr("archive/data/0", bytes(16))
     script = f"""
         import resource

@@ -32,6 +32,16 @@ def test_versions_are_those_of_numpy(version: tuple[int, int], tmp_path: Path) -
         assert dw.load_one(tmp_path / "y.dlpw").numpy().tolist() == [0, 1, 2]
 
 
+def test_an_extent_that_is_a_boolean_is_refused_as_by_numpy(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(1.0))
+    content = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(content.replace(b"(1,), }   ", b"(True,), }"))
+    with pytest.raises(TypeError):
+        np.load(tmp_path / "x.npy")
+    with pytest.raises(dw.DecodeError, match=r"shape \(True,\)"):
+        convert(tmp_path / "x.npy", tmp_path / "y.dlpw")
+
+
 def test_bytes_behind_the_array_are_not_called_truncation(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(3))
     content = (tmp_path / "x.npy").read_bytes()

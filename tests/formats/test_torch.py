@@ -263,6 +263,21 @@ def test_attributes_of_a_state_dict_are_told(tmp_path: Path) -> None:
     assert done.notes == ("model: attributes of an OrderedDict, which no other file has",)
 
 
+def test_only_what_is_asked_for_is_looked_at(tmp_path: Path) -> None:
+    """The storage of the other tensor is missing, one more is none, and the rest is not even named."""
+    good, bad = torch.arange(3.0), torch.arange(4.0, dtype=torch.float64)
+    source = saved(tmp_path, {"bad": bad, "good": good, "array": np.arange(2)})
+    with zipfile.ZipFile(source) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(source, "w") as archive:
+        for name, content in members.items():
+            if content != bad.numpy().tobytes():
+                archive.writestr(name, content)
+    with pytest.raises(dw.DecodeError, match="the archive has no"):
+        convert(source, tmp_path / "y.npz")
+    assert convert(source, tmp_path / "y.npz", only="good") == Conversion(["good"], [])
+
+
 def test_a_byte_order_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     source = saved(tmp_path, {"a": torch.arange(4)})
     with zipfile.ZipFile(source) as archive:
