@@ -103,6 +103,9 @@ _IR_VERSION, _OPSET = 10, 21
 _MAX_DEPTH = 16
 """Deepest nesting of graphs, which If, Loop and Scan nest: bounds the recursion, far above what exporters write."""
 
+_TEXT_FACTOR = 64
+"""Characters of names for each byte of the model: a tensor of a few bytes has the names of all nodes around it."""
+
 _ALIGNMENT = 4096
 """Alignment of tensors in an external file, so that they can be mapped: ONNX recommends the size of a page."""
 
@@ -158,6 +161,7 @@ class _Model:
         self._initializers: set[tuple[str, str]] = set()
         self._taken: dict[str, int] = {}
         self._noted: set[str] = set()
+        self._text_left = _TEXT_FACTOR * source.size
 
     def beside_bytes(self) -> int:
         """Return the bytes of all files beside the model."""
@@ -165,8 +169,15 @@ class _Model:
 
     def _unique(self, name: str) -> str:
         """Return the name, with a number behind it if it was taken: graphs and nodes may share theirs, tensors not."""
+        self._spend(name)
         self._taken[name] = count = self._taken.get(name, 0) + 1
         return name if count == 1 else self._unique(f"{name}#{count}")
+
+    def _spend(self, text: str) -> None:
+        """Raise DecodeError if names that were put together have become far longer than the model."""
+        self._text_left -= len(text)
+        if self._text_left < 0:
+            raise DecodeError(f"its names, put together, are more than {_TEXT_FACTOR} times as long as the model")
 
     def _graph_prefix(self, label: str) -> str:
         """Return what stands before the names of a graph's tensors, which no other graph has."""
@@ -176,6 +187,7 @@ class _Model:
         """Note a text or metadata that is left behind."""
         if field.number in texts and field.content < field.end:
             noted = f"{where}{texts[field.number]}"
+            self._spend(noted)
             if noted not in self._noted:
                 self._noted.add(noted)
                 self.skipped.append(noted)
@@ -272,6 +284,7 @@ class _Model:
         """
         parts = list(self.fields(attribute.content, attribute.end))
         label = where + next((self._text(part) for part in parts if part.number == _ATTRIBUTE_NAME), "")
+        self._spend(label)
         count = 0
         for part in parts:
             if part.number == _ATTRIBUTE_FLOATS or (constant is not None and part.number in _CONSTANTS):
@@ -442,7 +455,7 @@ class _Model:
             self._sums[location] = hashlib.sha1(source.read(0, source.size), usedforsecurity=False).hexdigest()
         actual = self._sums[location]
         if not re.fullmatch("[0-9a-fA-F]{40}", expected):
-            raise DecodeError(f"{expected[:64]!r} is no SHA-1", field="external_data")
+            raise DecodeError(f"{expected[:64]!r} is not a SHA-1", field="external_data")
         if actual != expected.lower():
             raise ChecksumError(
                 f"{location!r} does not match its checksum: stored {expected}, computed {actual}",

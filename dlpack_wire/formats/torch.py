@@ -144,7 +144,7 @@ def read(path: str, wanted: Container[str] | None = None) -> Iterator[Content]:
                     collected.visit(value, name, f"{root}{pickled.removesuffix('.pkl')}/", 0)
         for member in archive.members():
             if not (member.startswith(root) and _KNOWN.fullmatch(member.removeprefix(root))):
-                collected.skipped.append(f"{member}: a member of the archive that is no tensor")
+                collected.skipped.append(f"{member}: a member of the archive that is not a tensor")
         yield Content(
             collected.items, collected.metadata, collected.skipped, collected.notes(), stored_bytes=source.size
         )

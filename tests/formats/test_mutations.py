@@ -207,6 +207,25 @@ def test_a_small_pickle_takes_little_memory(bomb: str, tmp_path: Path) -> None:
     assert not (tmp_path / "y.dlpw").exists()
 
 
+def test_a_small_model_takes_little_memory(tmp_path: Path) -> None:
+    """Thousands of tensors of a few bytes, in a graph and in attributes of a node whose name has a megabyte."""
+    onnx = foreign_files.library("onnx")
+    tiny = onnx.TensorProto(data_type=onnx.TensorProto.INT8, dims=[0])
+    inner = onnx.helper.make_graph([], "", [], [], [])
+    for number in range(2000):
+        inner.initializer.add(name=str(number)).MergeFrom(tiny)
+    graphs = onnx.helper.make_node("If", [], ["y"], name="n" * (1 << 20), then_branch=inner)
+    lists = onnx.helper.make_node("Custom", [], ["y"], name="n" * (1 << 20), parts=[tiny] * 2000)
+    notes = onnx.helper.make_node("Constant", [], ["y"], name="n" * (1 << 20))
+    for number in range(2000):
+        notes.attribute.add(name=str(number), type=onnx.AttributeProto.INT, i=1)
+    for node in (graphs, lists, notes):
+        model = onnx.helper.make_model(onnx.helper.make_graph([node], "", [], []))
+        (tmp_path / "x.onnx").write_bytes(model.SerializeToString())
+        with pytest.raises(dw.DecodeError, match="its names, put together"):
+            convert(tmp_path / "x.onnx", tmp_path / "y.dlpw")
+
+
 def test_tensors_that_overlap_do_not_grow_beyond_the_stated_factor(tmp_path: Path) -> None:
     torch = foreign_files.library("torch")
     t = torch.zeros(1 << 16)

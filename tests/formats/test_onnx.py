@@ -197,7 +197,7 @@ def test_the_sum_of_a_file_beside_the_model_is_checked(damaged: bool, tmp_path: 
             convert(source, ours)
         assert not ours.exists()
         beside.external_data[1].value = "abc"
-        with pytest.raises(dw.DecodeError, match="'abc' is no SHA-1"):
+        with pytest.raises(dw.DecodeError, match="'abc' is not a SHA-1"):
             convert(saved(tmp_path, graph([], [beside])), ours)
     else:
         convert(source, ours)

@@ -146,7 +146,7 @@ def test_both_judge_damaged_headers_alike(tmp_path: Path, rounds: Callable[[int,
         else:
             assert found == expected, bytes(header)
             taken += 1
-        # An empty tensor may have extents there whose product is none of ours.
+        # Extents of an empty tensor are limited here, and not there.
         assert not said or expected is None or "2^63" in said, bytes(header)
     assert taken > 50
     assert refused > 50
