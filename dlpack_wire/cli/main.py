@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from ..file.diff import diff
 from ..file.reader import contents_of
 from ..file.walk import walk
 from ..formats.convert import FORMATS, convert
+from ..formats.paths import is_stream
 from ..tensor.header import Header
 from .output import json_metadata, json_problem, print_frame, print_json, print_problems, print_tensors, when
 from .terminal import print_facts, print_table, printable, progress
@@ -33,7 +35,8 @@ _INTERRUPTED, _BROKEN_PIPE = 130, 141
 EXIT_CODES = """\
 exit codes:
   0  done
-  1  the data is damaged or cannot be stored; verify, recover: there are problems; diff: the files differ
+  1  the data is damaged or cannot be stored; verify, recover: there are problems; diff: the files differ;
+     convert: something was left behind
   2  the command line is wrong, or needs an extra that is not installed
   3  no such file, object or tensor
   4  the server refused, or cannot be reached
@@ -184,14 +187,17 @@ def _parser() -> argparse.ArgumentParser:
     converting = add(
         "convert",
         _convert,
-        f"Convert between {', '.join(FORMATS)}, by the files' suffixes; losslessly or not at all.",
+        f"Convert between {', '.join(FORMATS)}, by the files' suffixes; and say what was left behind.",
         Positional("source", "the file to read"),
         Positional("target", "the file to write"),
     )
     converting.add_argument("--from", dest="source_format", choices=FORMATS, help="format of the source")
     converting.add_argument("--to", dest="target_format", choices=FORMATS, help="format of the target")
-    converting.add_argument("--only", metavar="NAME", help="convert this tensor alone")
+    converting.add_argument(
+        "--only", metavar="NAME", action="append", help="convert this tensor alone; may be given several times"
+    )
     converting.add_argument("--without-metadata", action="store_true", help="leave metadata behind")
+    converting.add_argument("--drop", action="store_true", help="exit with 0 though something is left behind")
     commands.add_parser("serve", help="Run a server; see `dlpack-wire serve --help`.")
     storing = add("store", _store, "Check or repair the folder of `serve --dir` while no server uses it.")
     storing.add_argument("action", choices=("check", "repair"), help="say what is wrong, or mend it too")
@@ -336,13 +342,16 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _convert(options: argparse.Namespace) -> int:
     done = 0
+    total = os.path.getsize(options.source) if os.path.exists(options.source) else 0  # a URL has no size here
+    # What is written to a pipe may be all that is read from our output.
+    said = sys.stderr if is_stream(options.target) else sys.stdout
     with progress("convert") as report:
 
         def note(_: str, payload_bytes: int) -> None:
             nonlocal done
             done += payload_bytes
             if report is not None:
-                report(done, max(done, os.path.getsize(options.source)))
+                report(done, max(done, total))
 
         converted = convert(
             options.source,
@@ -354,12 +363,15 @@ def _convert(options: argparse.Namespace) -> int:
             progress=note,
         )
     if options.json:
-        print_json({"names": converted.names, "skipped": converted.skipped})
+        facts = {"names": converted.names, "skipped": converted.skipped, "notes": converted.notes}
+        print(json.dumps(facts, indent=2), file=said)
     else:
+        for noted in converted.notes:
+            print(f"dlpack-wire: note: {printable(noted)}", file=sys.stderr)
         for skipped in converted.skipped:
             print(f"dlpack-wire: left behind: {printable(skipped)}", file=sys.stderr)
-        print(f"{printable(options.target)}: {len(converted.names)} tensors")
-    return OK
+        print(f"{printable(options.target)}: {len(converted.names)} tensors", file=said)
+    return BAD_DATA if converted.skipped and not options.drop else OK
 
 
 def _store(options: argparse.Namespace) -> int:

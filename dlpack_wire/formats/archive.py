@@ -18,8 +18,8 @@ from ..errors import ChecksumError, DecodeError, LimitError
 from ..file.storage import Storage
 from ..tensor.memory import Buffer
 
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
-"""Header in front of a member: its signature, and the sizes of its name and of extra fields."""
+_LOCAL_HEADER = struct.Struct("<26xHH")
+"""Header in front of a member; read are the sizes of its name and of extra fields."""
 
 _PIECE_BYTES = 1 << 20
 """Bytes that are decompressed at a time: bounds what an announced size can make the decompressor allocate."""
@@ -28,8 +28,12 @@ _PIECE_BYTES = 1 << 20
 class Archive:
     """A zip archive. Its names are only names: nothing is ever extracted to a path."""
 
-    def __init__(self, source: Storage) -> None:
+    def __init__(self, source: Storage, sums_optional: bool = False) -> None:
         """Read the directory.
+
+        Args:
+            source: The archive's bytes.
+            sums_optional: Take an archive whose sums are all 0 for one without sums, as torch can be told to write.
 
         Raises:
             DecodeError: The bytes are not a zip archive, or two members have the same name.
@@ -37,11 +41,13 @@ class Archive:
         self._source = source
         with _refusing("not a zip archive"):
             self._file = zipfile.ZipFile(_Raw(source))
-        # Not `is_dir`, which fails for a member without a name.
-        members = [info for info in self._file.infolist() if not info.filename.endswith("/")]
+        # Not `is_dir`, which fails for a member without a name. A folder that has bytes is no folder.
+        members = [info for info in self._file.infolist() if info.file_size or not info.filename.endswith("/")]
         self._members = {info.filename: info for info in members}
         if len(self._members) != len(members):
             raise DecodeError("two members of the archive have the same name")
+        self._has_sums = not sums_optional or any(info.CRC for info in members)
+        self._summed: set[str] = set()
 
     def members(self) -> list[str]:
         """Return the names of all members, in the order of the directory."""
@@ -51,12 +57,14 @@ class Archive:
         """Return the bytes of a small member.
 
         Raises:
+            ChecksumError: The bytes do not match the member's sum.
             DecodeError: The member is missing or damaged.
             LimitError: The member is larger than `limit`.
         """
         size = self._info(member).file_size
         if size > limit:
             raise LimitError(f"{member!r} has {size} bytes; at most {limit} are read", declared=size, limit=limit)
+        self.check_sum(member)
         source, begin, size = self.content(member)
         return bytes(source.read(begin, begin + size))
 
@@ -64,22 +72,28 @@ class Archive:
         """Return the storage in which the bytes of a member lie, their position in it, and their number.
 
         Raises:
-            DecodeError: The member is missing, or lies outside the archive.
+            DecodeError: The member is missing, encrypted or lies outside the archive, or its header says otherwise
+                than the directory.
         """
         info = self._info(member)
+        with _refusing(f"{member!r} cannot be read"):
+            self._file.open(info).close()  # zipfile compares the header with the directory
         if info.compress_type != zipfile.ZIP_STORED:
             return _CompressedBytes(self._file, info), 0, info.file_size
         begin = info.header_offset + _LOCAL_HEADER.size
-        if info.header_offset < 0 or begin > self._source.size:
-            raise DecodeError(f"{member!r} lies outside the archive")
-        signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(self._source.read(info.header_offset, begin))
+        name_bytes, extra_bytes = _LOCAL_HEADER.unpack(self._source.read(info.header_offset, begin))
         begin += name_bytes + extra_bytes
-        if signature != b"PK\x03\x04" or begin + info.file_size > self._source.size:
+        if begin + info.file_size > self._source.size or info.compress_size != info.file_size:
             raise DecodeError(f"{member!r} lies outside the archive")
         return self._source, begin, info.file_size
 
-    def check_sum(self, member: str) -> None:
-        """Check the CRC-32 of a member that is stored as it is; decompressing a member checks it anyway.
+    def check_sum(self, member: str, compressed: bool = False) -> None:
+        """Check the CRC-32 of a member, once.
+
+        Args:
+            member: Its name.
+            compressed: Check compressed members too; else leave them to their `content`, which checks them when it
+                is read to its end.
 
         Raises:
             ChecksumError: The bytes do not match it.
@@ -87,6 +101,12 @@ class Archive:
         """
         source, begin, size = self.content(member)
         if source is not self._source:
+            if compressed:
+                with _refusing(f"{member!r} cannot be decompressed"), self._file.open(self._info(member)) as content:
+                    while content.read(_PIECE_BYTES):
+                        pass
+            return
+        if member in self._summed or not self._has_sums:
             return
         expected = self._info(member).CRC
         actual = zlib.crc32(source.read(begin, begin + size))
@@ -96,6 +116,7 @@ class Archive:
                 expected=expected,
                 actual=actual,
             )
+        self._summed.add(member)
 
     def _info(self, member: str) -> zipfile.ZipInfo:
         info = self._members.get(member)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from ..errors import EncodeError
 from ..file import open as open_file
 from ..file.reader import FileReader, contents_of
+from ..file.remote import is_url
 from ..file.writer import FileWriter
 from ..message.names import MAX_ALIASES
-from .items import Content, Item
+from .items import Content, Item, ties
+from .paths import is_stream, open_source, replaced
 
 
 @contextlib.contextmanager
-def read(path: str) -> Iterator[Content]:
+def read(path: str, wanted: Container[str] | None = None) -> Iterator[Content]:
     """Open a tensor file. Each tensor is verified when it is loaded."""
-    with open_file(path, verify=True) as f:
-        yield Content([_item(f, name, ordinal) for name, ordinal in contents_of(f).ordinals()], dict(f.metadata))
+    with open_file(path, verify=True) if is_url(path) else FileReader(open_source(path), path, verify=True) as f:
+        items = [_item(f, name, ordinal) for name, ordinal in contents_of(f).ordinals()]
+        yield Content(items, dict(f.metadata), stored_bytes=contents_of(f).source.size)
 
 
 def _item(f: FileReader, name: str, ordinal: int) -> Item:
@@ -27,15 +30,13 @@ def _item(f: FileReader, name: str, ordinal: int) -> Item:
 
 def write(path: str, content: Content, durable: bool) -> None:
     """Write all tensors, each once, however many names it has."""
-    names: dict[object, list[Item]] = {}
-    for item in content.items:
-        same = names.setdefault((item.identity,) if item.identity is not None else item.name, [])
-        if len(same) > MAX_ALIASES:  # a record has no more: the next names get a copy each
-            same = names.setdefault((item.identity, item.name), [])
-        same.append(item)
     if len(content.items) > 1 and any(not item.name for item in content.items):
         raise EncodeError("one of several tensors has no name", field="name")
-    with FileWriter(path, metadata=content.metadata, durable=durable) as f:
-        for same in names.values():
-            aliases = [item.name for item in same[1:]]
-            f.write(same[0].name, same[0].load(), aliases=aliases, metadata=same[0].metadata)
+    with contextlib.ExitStack() as stack:
+        target = stack.enter_context(replaced(path, durable)) if is_stream(path) else path
+        f = stack.enter_context(FileWriter(target, metadata=content.metadata, durable=durable))
+        for same in ties(content.items):
+            # A record has no more names than that: the next ones get a copy.
+            for begin in range(0, len(same), MAX_ALIASES + 1):
+                first, *others = same[begin : begin + MAX_ALIASES + 1]
+                f.write(first.name, first.load(), aliases=[o.name for o in others], metadata=first.metadata)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -50,11 +50,23 @@ class Content:
         items: The tensors, in the order of the file.
         metadata: User metadata of the file.
         skipped: Descriptions of everything else in the file, which is left behind.
+        notes: Descriptions of what the tensors have to do with each other, which no other file tells.
+        stored_bytes: Size of the file, and of the files beside it that hold its data.
     """
 
     items: list[Item]
     metadata: dict[str, Value] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    stored_bytes: int = 0
+
+
+def ties(items: Iterable[Item]) -> list[list[Item]]:
+    """Return the items in groups: those that are one tensor under several names, and each other one by itself."""
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        groups.setdefault(("name", item.name) if item.identity is None else ("tie", item.identity), []).append(item)
+    return list(groups.values())
 
 
 def pieces(item: Item) -> Iterator[Any]:

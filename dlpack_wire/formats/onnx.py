@@ -1,19 +1,21 @@
-"""ONNX: the initializers of a model, inline or in a file beside it.
+"""ONNX: the tensors of a model, inline or in a file beside it: initializers, constants and attributes of nodes.
 
 Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto. The model is read field by field, so that no weight
-passes through a parser; nodes are only looked at for the graphs inside them.
+passes through a parser; nodes are only looked at for the tensors and graphs inside them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterator
 from typing import Any
 
 import numpy as np
 
-from ..errors import DecodeError, EncodeError, WireError
+from ..errors import ChecksumError, DecodeError, EncodeError, WireError
 from ..file.storage import Storage, open_path
 from ..message.wire import (
     FIXED32,
@@ -33,7 +35,7 @@ from ..tensor.dtype import ByteOrder, DType
 from ..tensor.header import Header
 from ..tensor.tensor import from_payload
 from .items import Content, Item, payload_bytes, pieces, refuse_metadata, text_metadata
-from .paths import open_bytes, replaced
+from .paths import is_stream, open_bytes, replaced
 
 DTYPES = {
     1: "float32",
@@ -69,12 +71,22 @@ _STRING = 8
 
 # Numbers of fields, by message.
 _MODEL_IR_VERSION, _MODEL_PRODUCER, _MODEL_GRAPH, _MODEL_OPSET, _MODEL_METADATA = 1, 2, 7, 8, 14
+_MODEL_TRAINING, _MODEL_FUNCTION = 20, 25
+_TRAINING_INITIALIZATION, _TRAINING_ALGORITHM = 1, 2
+_FUNCTION_NAME, _FUNCTION_NODE, _FUNCTION_ATTRIBUTE = 1, 7, 11
 _GRAPH_NODE, _GRAPH_NAME, _GRAPH_INITIALIZER, _GRAPH_SPARSE = 1, 2, 5, 15
-_NODE_NAME, _NODE_ATTRIBUTE = 3, 5
-_ATTRIBUTE_NAME, _ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS = 1, 6, 11
-_DIMS, _DATA_TYPE, _NAME, _RAW, _EXTERNAL, _LOCATION = 1, 2, 8, 9, 13, 14
+_NODE_OUTPUT, _NODE_NAME, _NODE_OP_TYPE, _NODE_ATTRIBUTE = 2, 3, 4, 5
+_ATTRIBUTE_NAME, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS = 1, 5, 6, 10, 11
+_ATTRIBUTE_FLOATS, _ATTRIBUTE_SPARSE, _ATTRIBUTE_SPARSES = 7, 22, 23
+_SPARSE_VALUES = 1
+_DIMS, _DATA_TYPE, _SEGMENT, _NAME, _RAW, _EXTERNAL, _LOCATION = 1, 2, 3, 8, 9, 13, 14
 _KEY, _VALUE = 1, 2
 _OPSET_VERSION = 2
+
+# Texts and metadata that are named when they are left behind, by message.
+_MODEL_TEXTS = {6: "doc_string"}
+_GRAPH_TEXTS = {10: "doc_string", 14: "quantization_annotation", 16: "metadata_props"}
+_TENSOR_TEXTS = {12: "doc_string", 16: "metadata_props"}
 
 _LOCATION_EXTERNAL = 1
 """Data location of a tensor that lies in a file beside the model."""
@@ -82,11 +94,17 @@ _LOCATION_EXTERNAL = 1
 _TYPED = {4: ("<f4", FIXED32), 5: ("<i4", VARINT), 7: ("<i8", VARINT), 10: ("<f8", FIXED64), 11: ("<u8", VARINT)}
 """Fields that hold a tensor's values one by one: the type of the values, and the wire type of each."""
 
+# Attributes of a Constant node that are not tensors, and those of any node that may be weights.
+_CONSTANTS = {2: "number", 3: "number", 4: "string", 7: "numbers", 8: "numbers", 9: "strings"}
+
 _IR_VERSION, _OPSET = 10, 21
 """Versions that written models state: those of ONNX 1.16, the first with types of 4 bits."""
 
 _MAX_DEPTH = 16
 """Deepest nesting of graphs, which If, Loop and Scan nest: bounds the recursion, far above what exporters write."""
+
+_TEXT_FACTOR = 64
+"""Characters of names for each byte of the model: a tensor of a few bytes has the names of all nodes around it."""
 
 _ALIGNMENT = 4096
 """Alignment of tensors in an external file, so that they can be mapped: ONNX recommends the size of a page."""
@@ -96,27 +114,40 @@ _HEAD_BYTES = 1024
 
 
 @contextlib.contextmanager
-def read(path: str) -> Iterator[Content]:
-    """Open a model: its initializers, and those of all graphs inside it."""
+def read(path: str, wanted: Container[str] | None = None) -> Iterator[Content]:
+    """Open a model: its tensors, and those of all graphs and functions inside it."""
     with open_bytes(path) as source, contextlib.ExitStack() as stack:
-        model = _Model(source, os.path.dirname(os.path.abspath(path)), stack)
+        model = _Model(source, os.path.dirname(os.path.abspath(path)), stack, wanted)
         graphs = 0
         for field in model.fields(0, source.size):
-            if field.number == _MODEL_GRAPH and field.wire_type == LEN:
+            if field.number == _MODEL_METADATA:
+                key, value = model.text_pair(field)
+                if key in model.metadata:
+                    raise DecodeError(f"two values have the key {key!r}", field="metadata_props")
+                model.metadata[key] = value
+            # As every parser does, pass over a field of another wire type than its number has.
+            elif field.wire_type != LEN:
+                continue
+            elif field.number == _MODEL_GRAPH:
                 model.read_graph(field, "", 0)
                 graphs += 1
-            elif field.number == _MODEL_METADATA:
-                key, value = model.text_pair(field)
-                model.metadata[key] = value
+            elif field.number == _MODEL_FUNCTION:
+                model.read_function(field)
+            elif field.number == _MODEL_TRAINING:
+                model.read_training(field)
+            else:
+                model.note_text(field, _MODEL_TEXTS, "")
         if not graphs:
             raise DecodeError("not an ONNX model: it has no graph")
-        yield Content(model.items, dict(model.metadata), model.skipped)
+        yield Content(model.items, dict(model.metadata), model.skipped, stored_bytes=source.size + model.beside_bytes())
 
 
 class _Model:
     """A model being read."""
 
-    def __init__(self, source: Storage, folder: str, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, source: Storage, folder: str, stack: contextlib.ExitStack, wanted: Container[str] | None
+    ) -> None:
         self.items: list[Item] = []
         self.metadata: dict[str, str] = {}
         self.skipped: list[str] = []
@@ -124,8 +155,42 @@ class _Model:
         self._content = memoryview(source.memory(0, source.size)[0]) if source.size else memoryview(b"")
         self._folder = folder
         self._stack = stack
+        self._wanted = wanted
         self._external: dict[str, Storage] = {}
-        self._names: set[str] = set()
+        self._sums: dict[str, str] = {}
+        self._initializers: set[tuple[str, str]] = set()
+        self._taken: dict[str, int] = {}
+        self._noted: set[str] = set()
+        self._text_left = _TEXT_FACTOR * source.size
+
+    def beside_bytes(self) -> int:
+        """Return the bytes of all files beside the model."""
+        return sum(source.size for source in self._external.values())
+
+    def _unique(self, name: str) -> str:
+        """Return the name, with a number behind it if it was taken: graphs and nodes may share theirs, tensors not."""
+        self._spend(name)
+        self._taken[name] = count = self._taken.get(name, 0) + 1
+        return name if count == 1 else self._unique(f"{name}#{count}")
+
+    def _spend(self, text: str) -> None:
+        """Raise DecodeError if names that were put together have become far longer than the model."""
+        self._text_left -= len(text)
+        if self._text_left < 0:
+            raise DecodeError(f"its names, put together, are more than {_TEXT_FACTOR} times as long as the model")
+
+    def _graph_prefix(self, label: str) -> str:
+        """Return what stands before the names of a graph's tensors, which no other graph has."""
+        return f"{self._unique(label)}/"
+
+    def note_text(self, field: Field, texts: dict[int, str], where: str) -> None:
+        """Note a text or metadata that is left behind."""
+        if field.number in texts and field.content < field.end:
+            noted = f"{where}{texts[field.number]}"
+            self._spend(noted)
+            if noted not in self._noted:
+                self._noted.add(noted)
+                self.skipped.append(noted)
 
     def fields(self, begin: int, end: int) -> Iterator[Field]:
         """Yield the fields of a message."""
@@ -162,44 +227,116 @@ class _Model:
         if depth > _MAX_DEPTH:
             raise DecodeError(f"graphs nested more than {_MAX_DEPTH} deep", offset=graph.start)
         for field in self.fields(graph.content, graph.end):
-            # As every parser does, pass over a field of another wire type than its number has.
             if field.wire_type != LEN:
                 continue
             if field.number == _GRAPH_INITIALIZER:
                 self._add(field, prefix)
             elif field.number == _GRAPH_SPARSE:
-                self.skipped.append(f"{prefix}sparse initializer")
+                name = self._sparse_name(field)
+                self.skipped.append(f"{prefix}{name}: sparse initializer" if name else f"{prefix}sparse initializer")
             elif field.number == _GRAPH_NODE:
                 self._read_node(field, prefix, depth)
+            else:
+                self.note_text(field, _GRAPH_TEXTS, prefix)
+
+    def read_function(self, function: Field) -> None:
+        """Collect the tensors in a function's nodes and in the defaults of its attributes."""
+        parts = [part for part in self.fields(function.content, function.end) if part.wire_type == LEN]
+        name = next((self._text(part) for part in parts if part.number == _FUNCTION_NAME), "")
+        prefix = self._graph_prefix(name)
+        for part in parts:
+            if part.number == _FUNCTION_NODE:
+                self._read_node(part, prefix, 0)
+            elif part.number == _FUNCTION_ATTRIBUTE:
+                self._read_attribute(part, prefix, None, 0)
+
+    def read_training(self, training: Field) -> None:
+        """Collect the tensors of the graphs that begin and continue training."""
+        labels = {_TRAINING_INITIALIZATION: "initialization", _TRAINING_ALGORITHM: "algorithm"}
+        prefix = self._graph_prefix("training")
+        for part in self.fields(training.content, training.end):
+            if part.number in labels and part.wire_type == LEN:
+                self.read_graph(part, f"{prefix}{labels[part.number]}/", 0)
 
     def _read_node(self, node: Field, prefix: str, depth: int) -> None:
-        name, attributes = "", []
+        name, kind, output, attributes = "", "", "", []
         for field in self.fields(node.content, node.end):
             if field.number == _NODE_NAME:
                 name = self._text(field)
+            elif field.number == _NODE_OP_TYPE:
+                kind = self._text(field)
+            elif field.number == _NODE_OUTPUT and not output:
+                output = self._text(field)
             elif field.number == _NODE_ATTRIBUTE and field.wire_type == LEN:
                 attributes.append(field)
+        constant = prefix + output if kind == "Constant" else None
         for attribute in attributes:
-            parts = list(self.fields(attribute.content, attribute.end))
-            label = next((self._text(part) for part in parts if part.number == _ATTRIBUTE_NAME), "")
-            for part in parts:
-                if part.number in (_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS) and part.wire_type == LEN:
-                    self.read_graph(part, f"{prefix}{name}/{label}/", depth + 1)
+            self._read_attribute(attribute, f"{prefix}{name or output}/", constant, depth)
 
-    def _add(self, tensor: Field, prefix: str) -> None:
-        """Read a TensorProto, and add it to the items or to what is skipped."""
+    def _read_attribute(self, attribute: Field, where: str, constant: str | None, depth: int) -> None:
+        """Collect the tensors of an attribute.
+
+        Args:
+            attribute: The attribute.
+            where: Name of its node or function, with a slash behind it.
+            constant: Name of the tensor if its node makes a constant: what the graph calls the result; else None.
+            depth: Number of graphs around it.
+        """
+        parts = list(self.fields(attribute.content, attribute.end))
+        label = where + next((self._text(part) for part in parts if part.number == _ATTRIBUTE_NAME), "")
+        self._spend(label)
+        count = 0
+        for part in parts:
+            if part.number == _ATTRIBUTE_FLOATS or (constant is not None and part.number in _CONSTANTS):
+                if not count:
+                    self.skipped.append(f"{label}: {_CONSTANTS[part.number]} of an attribute")
+                count += 1
+            elif part.wire_type != LEN:
+                continue
+            elif part.number == _ATTRIBUTE_TENSOR:
+                self._add(part, "", label if constant is None else constant)
+            elif part.number == _ATTRIBUTE_TENSORS:
+                self._add(part, "", f"{label}/{count}")
+                count += 1
+            elif part.number in (_ATTRIBUTE_SPARSE, _ATTRIBUTE_SPARSES):
+                self.skipped.append(f"{label}: sparse tensor")
+            elif part.number == _ATTRIBUTE_GRAPH:
+                self.read_graph(part, self._graph_prefix(label), depth + 1)
+            elif part.number == _ATTRIBUTE_GRAPHS:
+                self.read_graph(part, self._graph_prefix(f"{label}/{count}"), depth + 1)
+                count += 1
+
+    def _sparse_name(self, sparse: Field) -> str:
+        for part in self.fields(sparse.content, sparse.end):
+            if part.number == _SPARSE_VALUES and part.wire_type == LEN:
+                for field in self.fields(part.content, part.end):
+                    if field.number == _NAME:
+                        return self._text(field)
+        return ""
+
+    def _add(self, tensor: Field, prefix: str, known: str | None = None) -> None:
+        """Read a TensorProto, and add it to the items or to what is skipped.
+
+        Args:
+            tensor: The tensor.
+            prefix: Prefix of the name that stands in it.
+            known: Its name, if that is not what stands in it.
+        """
         dims: list[int] = []
         code = location = 0
         name = ""
         data: Field | None = None
         external: dict[str, str] = {}
+        texts: dict[str, None] = {}
         for field in self.fields(tensor.content, tensor.end):
             if field.number == _DIMS:
                 dims += self._numbers(field)
             elif field.number == _DATA_TYPE:
                 code = self._number(field)
             elif field.number == _NAME:
-                name = prefix + self._text(field)
+                name = self._text(field)
+            elif field.number == _SEGMENT:
+                raise DecodeError("one of the segments of a tensor, which are not put together", field="segment")
             elif field.number == _EXTERNAL:
                 external.update([self.text_pair(field)])
             elif field.number == _LOCATION:
@@ -210,14 +347,21 @@ class _Model:
                         "two fields with data, or one that is not packed", tensor=name, offset=field.start
                     )
                 data = field
+            elif field.number in _TENSOR_TEXTS and field.content < field.end:
+                texts[_TENSOR_TEXTS[field.number]] = None
+        if known is None and (prefix, name) in self._initializers:
+            raise DecodeError("two initializers of a graph have this name", tensor=prefix + name, field="name")
+        if known is None:
+            self._initializers.add((prefix, name))
+        name = self._unique(prefix + name if known is None else known)
+        if self._wanted is not None and name not in self._wanted:
+            return
+        self.skipped += [f"{name}: {text}" for text in texts]
         if code == _STRING:
             self.skipped.append(f"{name}: strings")
             return
         if code not in DTYPES:
             raise DecodeError(f"unknown data type {code}", tensor=name, field="data_type")
-        if name in self._names:
-            raise DecodeError("two initializers have this name", tensor=name, field="name")
-        self._names.add(name)
         dtype = DType(DTYPES[code])
         order = ByteOrder.LITTLE if dtype.part_bytes > 1 else ByteOrder.UNSPECIFIED
         try:
@@ -301,7 +445,23 @@ class _Model:
             raise DecodeError(f"malformed number: {error}", field="external_data") from error
         if not 0 <= begin <= begin + size <= source.size:
             raise DecodeError(f"[{begin}, {begin + size}) of a file of {source.size} bytes", field="external_data")
+        if "checksum" in external:
+            self._check_sum(location, source, external["checksum"])
         return source, begin, size
+
+    def _check_sum(self, location: str, source: Storage, expected: str) -> None:
+        """Check a file beside the model against its SHA-1, which any of the tensors in it may state."""
+        if location not in self._sums:
+            self._sums[location] = hashlib.sha1(source.read(0, source.size), usedforsecurity=False).hexdigest()
+        actual = self._sums[location]
+        if not re.fullmatch("[0-9a-fA-F]{40}", expected):
+            raise DecodeError(f"{expected[:64]!r} is not a SHA-1", field="external_data")
+        if actual != expected.lower():
+            raise ChecksumError(
+                f"{location!r} does not match its checksum: stored {expected}, computed {actual}",
+                expected=int(expected, 16),
+                actual=int(actual, 16),
+            )
 
     def _open_beside(self, location: str) -> Storage:
         """Open a file in the model's own folder. Paths in a model never lead anywhere else."""
@@ -337,6 +497,8 @@ def write(path: str, content: Content, durable: bool) -> None:
         with replaced(path, durable) as file:
             _write_model(file, content.items, metadata, None)
     else:
+        if is_stream(path):
+            raise EncodeError(f"{len(names)} tensors whose data goes to a second file, which a pipe or device has not")
         beside = path + ".data"
         # The inner file is published first, so a model never refers to data that does not exist yet.
         with replaced(path, durable) as file, replaced(beside, durable) as data:

@@ -32,6 +32,27 @@ class Persistent(NamedTuple):
     key: Any
 
 
+class Ordered(dict[Any, Any]):
+    """An OrderedDict.
+
+    Attributes:
+        state: Attributes that the pickle sets on it, or None.
+    """
+
+    state: Any = None
+
+
+@dataclass(eq=False)
+class OddKey:
+    """A key that is not hashed here, so that its size and nesting do not matter.
+
+    Attributes:
+        value: The key.
+    """
+
+    value: Any
+
+
 @dataclass(eq=False)
 class Call:
     """A call that a pickle asks for, recorded instead of made.
@@ -78,7 +99,8 @@ def interpret(pickled: bytes) -> Any:
             machine.step(opcode.name, argument)
     except DecodeError:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, RecursionError, AttributeError, OverflowError) as error:
+    except Exception as error:
+        # Whatever Python raises of a damaged opcode; pickletools lets through warnings too, where they are errors.
         raise DecodeError(f"damaged pickle: {type(error).__name__}: {error}") from error
     raise DecodeError("damaged pickle: it has no end")
 
@@ -185,7 +207,10 @@ class _Machine:
 
     def stack_global(self, argument: Any) -> None:
         name, module = self.pop(), self.pop()
-        self._stack.append(Global(str(module), str(name)))
+        # Not `str` of anything: the text of nested lists may be exponentially longer than the pickle.
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise DecodeError("damaged pickle: a global's name is not text")
+        self._stack.append(Global(module, name))
 
     def persistent(self, argument: Any) -> None:
         self._stack.append(Persistent(self.pop()))
@@ -193,16 +218,25 @@ class _Machine:
     def call(self, argument: Any) -> None:
         arguments, function = self.pop(), self.pop()
         if function == Global("collections", "OrderedDict") and arguments == ():
-            self._stack.append({})
+            self._stack.append(Ordered())
         else:
             self._stack.append(Call(function, arguments))
 
+    def call_with_keywords(self, argument: Any) -> None:
+        keywords, arguments, function = self.pop(), self.pop(), self.pop()
+        self._stack.append(Call(function, (arguments, keywords)))
+
+    def empty_set(self, argument: Any) -> None:
+        self._stack.append(Call(Global("builtins", "set"), ((),)))
+
+    def frozenset_of(self, argument: Any) -> None:
+        self._stack.append(Call(Global("builtins", "frozenset"), (self._since_mark(),)))
+
     def build(self, argument: Any) -> None:
         state, target = self.pop(), self._stack[-1]
-        if isinstance(target, Call):
+        if isinstance(target, (Call, Ordered)):
             target.state = state
-        # An OrderedDict may have attributes, such as the versions of a state dict: they are not among its entries.
-        elif not isinstance(target, dict):
+        else:
             raise DecodeError(f"the pickle sets attributes of a {type(target).__name__}")
 
     def set_item(self, argument: Any) -> None:
@@ -235,14 +269,9 @@ class _Machine:
 
 
 def _key(value: Any) -> Any:
-    """Return a key if it can be hashed in bounded time: hashing a tuple visits all that is nested in it.
-
-    Raises:
-        DecodeError: The key is of another type.
-    """
-    if not isinstance(value, (str, int, float, bool, bytes, type(None), Global)):
-        raise DecodeError(f"the pickle has a {type(value).__name__} as a key")
-    return value
+    """Return a key that is hashed in bounded time: hashing a tuple would visit all that is nested in it."""
+    plain = isinstance(value, (str, int, float, bool, bytes, type(None), Global))
+    return value if plain else OddKey(value)
 
 
 _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
@@ -255,7 +284,8 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "DUP": _Machine.dup,
     "EMPTY_DICT": _Machine.empty_dict,
     "EMPTY_LIST": _Machine.empty_list,
-    "EMPTY_SET": _Machine.empty_list,
+    "EMPTY_SET": _Machine.empty_set,
+    "FROZENSET": _Machine.frozenset_of,
     "ADDITEMS": _Machine.appends,
     "DICT": _Machine.dict_of,
     "LIST": _Machine.list_of,
@@ -268,6 +298,7 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "BINPERSID": _Machine.persistent,
     "REDUCE": _Machine.call,
     "NEWOBJ": _Machine.call,
+    "NEWOBJ_EX": _Machine.call_with_keywords,
     "BUILD": _Machine.build,
     "SETITEM": _Machine.set_item,
     "SETITEMS": _Machine.set_items,

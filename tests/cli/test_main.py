@@ -443,3 +443,34 @@ def test_convert_refuses_what_it_cannot_keep(capsys: pytest.CaptureFixture[str],
     assert cli.main(["convert", str(file), str(tmp_path / "x.npy")]) == 1
     assert "holds one tensor" in capsys.readouterr().err
     assert not (tmp_path / "x.npy").exists()
+
+
+def test_convert_says_what_it_leaves_behind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.ones(2)
+    torch.save({"w": t, "tied": t, EVIL: None, "array": np.arange(2)}, tmp_path / "x.pt")
+    source, target = str(tmp_path / "x.pt"), str(tmp_path / "y.npz")
+    assert cli.main(["convert", source, target]) == 1
+    printed = capsys.readouterr()
+    assert f"left behind: {SHOWN}: None\n" in printed.err
+    assert "left behind: array: numpy" in printed.err
+    assert "note: w = tied: one tensor of 2 names, written 2 times\n" in printed.err
+    assert printed.out == f"{target}: 2 tensors\n"
+    with np.load(target) as found:
+        assert found.files == ["w", "tied"]
+    assert cli.main(["convert", source, target, "--drop", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["names"] == ["w", "tied"]
+    assert listed["skipped"][0] == f"{EVIL}: None"
+    assert listed["notes"] == ["w = tied: one tensor of 2 names, written 2 times"]
+    # Whoever asks for one tensor asks for nothing else.
+    assert run(capsys, "convert", source, target, "--only", "w") == f"{target}: 1 tensors\n"
+
+
+def test_convert_takes_the_names_it_is_given(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    dw.save(tmp_path / "x.dlpw", {"a": np.zeros(1), "b": np.ones(1), "c": np.full(1, 2.0)})
+    run(capsys, "convert", tmp_path / "x.dlpw", tmp_path / "y.npz", "--only", "c", "--only", "a")
+    with np.load(tmp_path / "y.npz") as found:
+        assert {name: found[name].tolist() for name in found} == {"a": [0], "c": [2]}
+    run(capsys, "convert", tmp_path / "x.dlpw", tmp_path / "y.dlpw", "--only", "b")
+    assert list(dw.load_dict(tmp_path / "y.dlpw")) == ["b"]
