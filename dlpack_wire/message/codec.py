@@ -142,7 +142,8 @@ def decode(buffer: Buffer | Any, *, copy: bool | None = None, verify: bool = Tru
             limit=MAX_MESSAGE_BYTES,
         )
     seen = _SEEN.get(length)
-    if seen is None or not seen.matches(buffer):
+    # Compared here, not in a method: a call would take as long as the comparison.
+    if seen is None or buffer[: seen.before_end] != seen.before or buffer[seen.after_begin : seen.begin] != seen.after:
         located = reading.read_plain(buffer, length)
         seen = None if located is None else _SEEN.keep(length, _seen_of(buffer, located))
     if seen is not None:
@@ -187,13 +188,15 @@ class _Seen:
         is_exported: True if numpy exports such an array as a buffer; then the array itself is hashed, without a view.
         sum_begin: Position of the checksum's value; 0 if there is none.
         begin: Position of the payload.
+        before: Bytes before the checksum's value, which end at `before_end`.
+        after: Bytes from the checksum on to the payload, which begin at `after_begin`.
     """
 
     __slots__ = (
-        "_after",
-        "_after_begin",
-        "_before",
-        "_before_end",
+        "after",
+        "after_begin",
+        "before",
+        "before_end",
         "begin",
         "element",
         "header",
@@ -207,17 +210,10 @@ class _Seen:
         self.is_exported = self.element.kind not in "VW"
         self.sum_begin = len(before) if after else 0
         self.begin = begin
-        self._before = before
-        self._before_end = len(before)
-        self._after = after
-        self._after_begin = begin - len(after)
-
-    def matches(self, buffer: Buffer) -> bool:
-        """Return True if a message of this length has the same header."""
-        same: bool = (
-            buffer[: self._before_end] == self._before and buffer[self._after_begin : self.begin] == self._after
-        )
-        return same
+        self.before = before
+        self.before_end = len(before)
+        self.after = after
+        self.after_begin = begin - len(after)
 
 
 _SEEN: Memo[int, _Seen] = Memo(4096)

@@ -254,7 +254,7 @@ class Tensor:
         if self._header.is_packed:
             unpacked: np.ndarray[Any, Any] = self._unpacked().view(dtype)
             return unpacked
-        view: np.ndarray[Any, Any] = self.storage.view()
+        view: np.ndarray[Any, Any] = self._array.view()
         if self._header.padded and view.size:
             # Not all of ml_dtypes' types ignore the upper bits.
             values = view.view(np.uint8)
