@@ -81,6 +81,10 @@ class LazyTensor(Tensor):
         assert self._read is not None
         return self._read
 
+    def _shown(self) -> str:
+        """Return what `repr` shows of the elements, which are not read for it."""
+        return "" if self._read is None else super()._shown()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Tensor, (self._header, self.storage)
 

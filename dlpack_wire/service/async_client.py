@@ -13,6 +13,7 @@ from ..tensor.tensor import Tensor
 from .connection import Connected, Connection
 from .drivers import AsyncDriver
 from .operations import ObjectInfo, ServerInfo
+from .retry import RECONNECT_S
 from .script import Script
 from .tls import Tls
 from .topics import Frame, Policy, Publishing, Subscribing
@@ -36,6 +37,7 @@ class AsyncClient(Connected):
         token: str | None = None,
         tls: Tls | None = None,
         timeout: float | None = None,
+        reconnect_s: float | None = RECONNECT_S,
         max_operations: int = 64,
     ) -> None:
         """Make a client; see `connect`.
@@ -45,9 +47,10 @@ class AsyncClient(Connected):
             token: As for `connect`.
             tls: As for `connect`.
             timeout: As for `connect`.
+            reconnect_s: As for `connect`.
             max_operations: Maximum number of operations at the same time; further ones wait.
         """
-        self._connection = Connection(address, token=token, tls=tls, timeout=timeout)
+        self._connection = Connection(address, token=token, tls=tls, timeout=timeout, reconnect_s=reconnect_s)
         self._transport = self._connection.async_transport()
         self._free = asyncio.Semaphore(max_operations)
 
@@ -164,7 +167,9 @@ class AsyncClient(Connected):
         Frames are queued from the moment when the subscription is entered or awaited, or first asked for a frame.
         Arguments and errors are those of `Client.subscribe`.
         """
-        subscribing = Subscribing(patterns, policy, queue_frame_count, queue_bytes, skip_retained)
+        subscribing = Subscribing(
+            patterns, policy, queue_frame_count, queue_bytes, skip_retained, self._connection.operations.reconnect_s
+        )
         return AsyncSubscription(self._connection, self._transport, subscribing)
 
     async def close(self) -> None:
@@ -301,7 +306,8 @@ class AsyncSubscription:
                 self._driver.end()
                 if isinstance(error, RemoteError) and (self._closed or self._connection.closed):
                     raise StopAsyncIteration from None
-                self._failure = error
+                if not self._subscribing.may_go_on:
+                    self._failure = error
                 raise
             if frame is None:
                 raise StopAsyncIteration

@@ -13,6 +13,7 @@ from ..tensor.tensor import Tensor
 from .connection import Connected, Connection
 from .drivers import Driver
 from .operations import ObjectInfo, ServerInfo
+from .retry import RECONNECT_S
 from .script import Script
 from .tls import Tls
 from .topics import Frame, Policy, Publishing, Subscribing
@@ -21,7 +22,14 @@ from .upload import Progress
 _T = TypeVar("_T")
 
 
-def connect(address: str, *, token: str | None = None, tls: Tls | None = None, timeout: float | None = None) -> Client:
+def connect(
+    address: str,
+    *,
+    token: str | None = None,
+    tls: Tls | None = None,
+    timeout: float | None = None,
+    reconnect_s: float | None = RECONNECT_S,
+) -> Client:
     """Make a client of a tensor server. The connection itself is made by the first operation.
 
     Args:
@@ -29,32 +37,39 @@ def connect(address: str, *, token: str | None = None, tls: Tls | None = None, t
         token: Bearer token, if the server asks for one.
         tls: Speak TLS; `Tls()` trusts the system's authorities.
         timeout: Maximum seconds that one operation may take; None: as long as the server answers at all.
+        reconnect_s: Seconds that operations and subscriptions wait for a server that was lost; None: for ever.
 
     Returns:
         A client to be closed, best by `with`.
 
     Raises:
-        ValueError: The address has another form, the token is not printable ASCII, or `tls` has only one of certificate
-            and key.
+        ValueError: The address has another form, the token is not printable ASCII, `tls` has only one of certificate
+            and key, or `reconnect_s` is negative.
         OSError: A file of `tls` cannot be read.
         RuntimeError: This process was forked from one that had a client, which gRPC does not survive.
     """
-    return Client(address, token=token, tls=tls, timeout=timeout)
+    return Client(address, token=token, tls=tls, timeout=timeout, reconnect_s=reconnect_s)
 
 
 class Client(Connected):
     """The objects and topics of a tensor server. May be used by several threads; not by a child process after a fork.
 
     Every operation raises `RemoteError` with the server's status, `ValueError` after `close`, and `RuntimeError` in a
-    forked child. After a lost connection `put`, `get`, `stat` and `list` try again for a few seconds;
-    `delete` and `server_info` do not.
+    forked child. After a lost connection `put`, `get`, `stat` and `list` try again for `reconnect_s`; `delete` and
+    `server_info` do not.
     """
 
     def __init__(
-        self, address: str, *, token: str | None = None, tls: Tls | None = None, timeout: float | None = None
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        tls: Tls | None = None,
+        timeout: float | None = None,
+        reconnect_s: float | None = RECONNECT_S,
     ) -> None:
         """See `connect`."""
-        self._connection = Connection(address, token=token, tls=tls, timeout=timeout)
+        self._connection = Connection(address, token=token, tls=tls, timeout=timeout, reconnect_s=reconnect_s)
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
@@ -256,7 +271,9 @@ class Client(Connected):
             ValueError: The policy is unknown, or a bound is negative.
             RemoteError: The server refused, or cannot be reached.
         """
-        subscribing = Subscribing(patterns, policy, queue_frame_count, queue_bytes, skip_retained)
+        subscribing = Subscribing(
+            patterns, policy, queue_frame_count, queue_bytes, skip_retained, self._connection.operations.reconnect_s
+        )
         return Subscription(self._connection, subscribing)
 
     # --- ending -------------------------------------------------------------------------------------------------------
@@ -351,8 +368,9 @@ class Publisher:
 class Subscription:
     """Frames of topics, one by one. Iterating ends with `close`, also when another thread calls it.
 
-    A lost connection is mended as long as the server comes back within seconds; frames missed meanwhile are counted as
-    dropped, unless the server has restarted. With "reliable" it is an error.
+    A lost connection is mended if the server comes back within the client's `reconnect_s`; else it is an error, and the
+    next wait tries again. Frames missed meanwhile are counted as dropped, unless the server has restarted: it forgets
+    its frames. With "reliable", a missed frame or a restart is an error.
     """
 
     def __init__(self, connection: Connection, subscribing: Subscribing) -> None:
@@ -385,7 +403,8 @@ class Subscription:
 
         Raises:
             StopIteration: The subscription was closed.
-            RemoteError: The server ended it (RESOURCE_EXHAUSTED: "reliable" and too slow), or was lost; from then on
+            RemoteError: The server was lost (UNAVAILABLE): the next wait tries again. The server ended it
+                (RESOURCE_EXHAUSTED: "reliable" and too slow), or "reliable" frames were lost (DATA_LOSS): from then on
                 this is raised again.
             DecodeError: What came is malformed.
         """
@@ -400,7 +419,7 @@ class Subscription:
             self._driver.end()
             if isinstance(error, RemoteError) and (self._closed or self._connection.closed):
                 raise StopIteration from None
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) and not self._subscribing.may_go_on:
                 self._failure = error
             raise
         if frame is None:

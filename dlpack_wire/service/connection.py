@@ -6,6 +6,7 @@ import os
 
 from .grpc_transport import AsyncGrpcTransport, GrpcTransport
 from .operations import Operations
+from .retry import RECONNECT_S
 from .tls import Tls
 from .transport import AsyncTransport, Transport
 
@@ -21,7 +22,13 @@ class Connection:
     """
 
     def __init__(
-        self, address: str, *, token: str | None = None, tls: Tls | None = None, timeout: float | None = None
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        tls: Tls | None = None,
+        timeout: float | None = None,
+        reconnect_s: float | None = RECONNECT_S,
     ) -> None:
         """See `connect`."""
         if not isinstance(address, str):
@@ -33,13 +40,15 @@ class Connection:
         if token is not None and not (token and token.isascii() and token.isprintable()):
             stripped = "it ends with a line break" if token.strip() != token else "it has other characters"
             raise ValueError(f"a token must be printable ASCII: {stripped if token else 'it is empty'}")
+        if reconnect_s is not None and not reconnect_s >= 0:
+            raise ValueError(f"reconnect_s must be None or not negative, not {reconnect_s}")
         self.address = address
         self.timeout = timeout
         self.closed = False
         target, secure = _target(address)
         self._process = _claim_process()
         self._transport = GrpcTransport(address, target, Tls() if tls is None and secure else tls, token)
-        self.operations = Operations()
+        self.operations = Operations(reconnect_s)
 
     @property
     def transport(self) -> Transport:

@@ -17,7 +17,7 @@ from ..tensor.header import Header
 from ..v1 import tensor_service_pb2 as pb
 from .download import Download
 from .messages import MAX_CHUNK_BYTES, MAX_METADATA_BYTES, MAX_SERVICE_MESSAGE_BYTES, parse
-from .retry import Backoff
+from .retry import RECONNECT_S, Backoff
 from .script import Next, Notify, Open, Script, SendAll, Unary
 from .upload import Outgoing, Progress, Upload
 
@@ -77,9 +77,19 @@ class ObjectInfo(NamedTuple):
 
 
 class Operations:
-    """The operations on the objects of one server. Remembers what the server said of itself."""
+    """The operations on the objects of one server. Remembers what the server said of itself.
 
-    def __init__(self) -> None:
+    Attributes:
+        reconnect_s: Seconds that a lost server is waited for; None: for ever.
+    """
+
+    def __init__(self, reconnect_s: float | None = RECONNECT_S) -> None:
+        """Know nothing of the server yet.
+
+        Args:
+            reconnect_s: Seconds that a lost server is waited for; None: for ever.
+        """
+        self.reconnect_s = reconnect_s
         self._info: ServerInfo | None = None
 
     def server_info(self) -> Script[ServerInfo]:
@@ -104,7 +114,7 @@ class Operations:
 
     def awaited(self) -> Script[None]:
         """Wait for the server, for at most as long as a lost connection would be retried."""
-        backoff = Backoff()
+        backoff = Backoff(self.reconnect_s)
         while True:
             try:
                 yield from self.server_info()
@@ -126,7 +136,7 @@ class Operations:
                 response: bytes = yield Unary(method, request)
                 return response
             except RemoteError as error:
-                backoff = backoff or Backoff()
+                backoff = backoff or Backoff(self.reconnect_s)
                 pause = backoff.pause(error)
             yield pause
 
@@ -164,7 +174,7 @@ class Operations:
                 raise
 
     def _stream(self, upload: Upload) -> Script[int]:
-        backoff = Backoff()
+        backoff = Backoff(self.reconnect_s)
         requests = upload.requests()
         while True:
             try:
@@ -238,7 +248,7 @@ class Operations:
         if fetch:
             # Of this request only the fields are set that a FetchRequest has too, with the same numbers.
             download.take_fetched((yield from self._unary("Fetch", download.request.SerializeToString())))
-        backoff = Backoff()
+        backoff = Backoff(self.reconnect_s)
         while not download.complete:
             try:
                 yield Open("Get", download.next_request())

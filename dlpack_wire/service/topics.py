@@ -17,7 +17,7 @@ from .arrival import Stage
 from .frames import FrameHead, frame_arrival, frame_fields, frame_metadata, parse_frame, publish_messages
 from .messages import Chunk, parse
 from .operations import SENT_CHUNK_BYTES, Operations
-from .retry import Backoff
+from .retry import RECONNECT_S, Backoff, may_pass
 from .script import Cancel, IsOpen, Next, Open, RestartClock, Script, Send
 
 Policy = Literal["latest", "drop_oldest", "reliable"]
@@ -110,11 +110,12 @@ class Publishing:
 class Subscribing:
     """The receiving of frames, over one call at a time.
 
-    A lost connection is mended as long as the server comes back within seconds; frames missed meanwhile are counted as
-    dropped, unless the server has restarted. With "reliable" a lost connection is an error.
+    A lost connection is mended if the server comes back in time; frames missed meanwhile are counted as dropped, unless
+    the server has restarted. With "reliable" a missed frame or a restart is an error.
 
     Attributes:
         instance_id: 32 hex digits that identify the running server; sequences start anew with another one.
+        may_go_on: True after a lost connection that was not mended in time: `next` tries anew.
     """
 
     def __init__(
@@ -124,8 +125,9 @@ class Subscribing:
         queue_frame_count: int,
         queue_bytes: int,
         skip_retained: bool,
+        reconnect_s: float | None = RECONNECT_S,
     ) -> None:
-        """Check what is asked for; see `Client.subscribe`.
+        """Check what is asked for; see `Client.subscribe` and `connect`.
 
         Raises:
             EncodeError: A pattern is malformed, or there is none.
@@ -151,8 +153,10 @@ class Subscribing:
             queue_bytes=queue_bytes,
             skip_retained=skip_retained,
         ).SerializeToString()
-        self._backoff = Backoff()
+        self.may_go_on = False
+        self._backoff = Backoff(reconnect_s)
         self._is_live = False
+        self._is_resumed = False
         self._sequences: dict[str, int] = {}
         self._frame: _ArrivingFrame | None = None
 
@@ -165,11 +169,16 @@ class Subscribing:
         if not response.HasField("start"):
             raise DecodeError("missing from the first message", field="start")
         if response.start.instance_id != self.instance_id:
+            if self._policy == "reliable" and self.instance_id:
+                text = "the server has restarted and forgotten its frames: some may be lost"
+                raise RemoteError(text, code="DATA_LOSS")
             self.instance_id = response.start.instance_id
             self._sequences.clear()
 
     def next(self) -> Script[Frame | None]:
         """Wait for the next frame and return it, or None if the server ended the subscription in good order."""
+        if self.may_go_on:
+            yield from self._mend(None)
         while True:
             try:
                 raw = yield Next(endless=True)
@@ -182,18 +191,28 @@ class Subscribing:
             if frame is not None:
                 return frame
 
-    def _mend(self, error: RemoteError) -> Script[None]:
-        """Subscribe again after an error that may pass."""
-        if self._policy == "reliable":
-            raise error
+    def _mend(self, error: RemoteError | None) -> Script[None]:
+        """Subscribe again after an error that may pass; None: after the last attempt was given up."""
+        self.may_go_on = False
+        if error is not None and error.reason == "SHUTTING_DOWN" and self._policy == "reliable":
+            raise error  # it will have forgotten its frames
         while True:
-            yield self._backoff.pause(error)
+            if error is not None:
+                try:
+                    pause = self._backoff.pause(error)
+                except RemoteError:
+                    self.may_go_on = may_pass(error)
+                    self._backoff.progress()
+                    raise
+                yield pause
             yield RestartClock()
             try:
                 yield from self.open()
-                return
             except RemoteError as another:
                 error = another
+            else:
+                self._is_resumed = True
+                return
 
     def _take(self, raw: bytes) -> Frame | None:
         """Take in one message; return the frame that it completes, if that is a new one."""
@@ -218,6 +237,12 @@ class Subscribing:
         """Return the frame with what was missed before it; None if it was delivered before the connection was lost."""
         head = done.head
         last = self._sequences.get(head.topic)
+        if self._policy == "reliable":
+            # A topic that was not there before the connection was lost begins with 1.
+            expected = last + 1 if last is not None else 1 if self._is_resumed else head.sequence
+            if head.sequence > expected:
+                text = f"frames {expected} to {head.sequence - 1} were lost with the connection"
+                raise RemoteError(f"topic {head.topic!r}: {text}", code="DATA_LOSS")
         dropped_count = head.dropped_count
         if last is not None:
             if head.sequence <= last:

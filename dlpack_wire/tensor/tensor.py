@@ -20,7 +20,7 @@ from .memory import empty_aligned
 from .subbyte import mask, pack, unpack
 
 _SHOWN_ELEMENTS = 16
-"""Elements that `repr` shows. A larger tensor may lie in a file: showing it would read it."""
+"""Maximum number of elements that `repr` shows: a line of them."""
 
 
 class Tensor:
@@ -128,10 +128,13 @@ class Tensor:
         extents = ", ".join(map(str, self._header.shape))
         lived = self.header.device
         origin = f", from {lived}" if lived is not None and lived != CPU else ""
-        values = ""
-        if 0 < self.size <= _SHOWN_ELEMENTS and self._header.dtype.numpy_or_none is not None:
-            values = ": " + " ".join(np.array2string(self.numpy(), separator=" ").split())
-        return f"<Tensor {self._header.dtype.name}[{extents}] {self.nbytes} bytes{origin}{values}>"
+        return f"<Tensor {self._header.dtype.name}[{extents}] {self.nbytes} bytes{origin}{self._shown()}>"
+
+    def _shown(self) -> str:
+        """Return what `repr` shows of the elements."""
+        if not 0 < self.size <= _SHOWN_ELEMENTS or self._header.dtype.numpy_or_none is None:
+            return ""
+        return ": " + " ".join(np.array2string(self.numpy(), separator=" ").split())
 
     def __len__(self) -> int:
         """Return the first extent.
@@ -254,7 +257,7 @@ class Tensor:
         if self._header.is_packed:
             unpacked: np.ndarray[Any, Any] = self._unpacked().view(dtype)
             return unpacked
-        view: np.ndarray[Any, Any] = self._array.view()
+        view: np.ndarray[Any, Any] = self.storage.view()
         if self._header.padded and view.size:
             # Not all of ml_dtypes' types ignore the upper bits.
             values = view.view(np.uint8)

@@ -22,6 +22,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
+def _says_something(record: logging.LogRecord) -> bool:
+    """Return False for what gRPC says when a caller is gone before it got its status: that is no fault of anybody."""
+    return not str(record.msg).startswith("ExecuteBatchError raised in core")
+
+
 def configure(form: str, level: str) -> None:
     """Send the log to standard error.
 
@@ -33,3 +38,4 @@ def configure(form: str, level: str) -> None:
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if form == "json" else text)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_says_something)

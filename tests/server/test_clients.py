@@ -22,7 +22,6 @@ from subprocesses import run_python
 import dlpack_wire as dw
 from dlpack_wire.service.async_client import AsyncClient
 from dlpack_wire.service.client import Client, connect
-from dlpack_wire.service.retry import Backoff
 
 MIB = 1 << 20
 X = np.random.default_rng(0).integers(0, 255, 40 * MIB, np.uint8)
@@ -154,19 +153,6 @@ def test_a_restarted_server_is_found_again(tmp_path: Path, name: str) -> None:
             second[0].stop()
     finally:
         first.stop(signal.SIGKILL)
-
-
-def test_retries_end() -> None:
-    backoff = Backoff()
-    lost = dw.RemoteError("lost", code="UNAVAILABLE")
-    pauses = [backoff.pause(lost).seconds for _ in range(5)]
-    assert pauses == sorted(pauses)
-    with pytest.raises(dw.RemoteError):
-        backoff.pause(lost)
-    backoff.progress()
-    assert backoff.pause(lost).seconds == pauses[0]
-    with pytest.raises(dw.RemoteError):
-        backoff.pause(dw.RemoteError("no", code="NOT_FOUND"))
 
 
 # --- time and interrupts ----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ INFO = pb.GetServerInfoResponse(
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff, "_DELAYS", (0.0,) * 5)
+    monkeypatch.setattr(Backoff, "_SCALE", 0.0)
 
 
 def together(work: Callable[[MemoryTransport, Operations], Awaitable[Any]], **limits: int) -> Any:
@@ -118,16 +118,6 @@ def test_a_delete_is_not_repeated() -> None:
     script.send(INFO)
     with pytest.raises(dw.RemoteError):
         script.throw(LOST)
-
-
-def test_retries_end() -> None:
-    backoff = Backoff()
-    for _ in range(5):
-        backoff.pause(LOST)
-    with pytest.raises(dw.RemoteError):
-        backoff.pause(LOST)
-    backoff.progress()
-    backoff.pause(LOST)
 
 
 # --- against the server's state machine -------------------------------------------------------------------------------
@@ -296,17 +286,101 @@ def test_a_subscription_goes_on_after_a_lost_connection_and_counts_what_it_misse
     together(work)
 
 
-def test_a_reliable_subscription_does_not_hide_a_lost_connection() -> None:
+@pytest.mark.parametrize(("before", "during"), [(1, 0), (0, 0), (1, 1), (1, 3), (0, 2)])
+def test_a_reliable_subscription_goes_on_if_nothing_was_missed(before: int, during: int) -> None:
+    async def work(transport: MemoryTransport, operations: Operations) -> None:
+        publishing = Publishing(operations, "t")
+        sender, receiver = AsyncDriver(transport), AsyncDriver(transport)
+        subscribing = Subscribing("t", "reliable", 0, 0, False)
+        transport.losses = [2 + before]  # start, caught up, and the frames
+        await receiver.run(subscribing.open(), None)
+        for i in range(before):
+            await sender.run(publishing.send(BIG[:10], None, None), None)
+            frame: Frame | None = await receiver.run(subscribing.next(), None)
+            assert frame is not None
+            assert frame.sequence == i + 1
+        for _ in range(during):
+            await sender.run(publishing.send(BIG[:10], None, None), None)
+        if during > 1:
+            with pytest.raises(
+                dw.RemoteError, match=f"frames {before + 1} to {before + during - 1} were lost"
+            ) as caught:
+                await receiver.run(subscribing.next(), None)
+            assert caught.value.code == "DATA_LOSS"
+            assert not subscribing.may_go_on
+        else:
+            waiting = asyncio.ensure_future(receiver.run(subscribing.next(), None))
+            if not during:
+                while transport.calls.count("Subscribe") < 2:
+                    await asyncio.sleep(0)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                await sender.run(publishing.send(BIG[:10], None, None), None)
+            frame = await waiting
+            assert frame is not None
+            assert frame.sequence == before + 1
+        sender.end()
+        receiver.end()
+
+    together(work)
+
+
+def test_a_reliable_subscription_ends_with_the_server_that_it_was_made_at() -> None:
     async def work(transport: MemoryTransport, operations: Operations) -> None:
         receiver = AsyncDriver(transport)
         transport.losses = [1]
         subscribing = Subscribing("t", "reliable", 0, 0, False)
         await receiver.run(subscribing.open(), None)
-        with pytest.raises(dw.RemoteError) as caught:
+        transport.service = new_service("1" * 32)
+        with pytest.raises(dw.RemoteError, match="restarted") as caught:
             await receiver.run(subscribing.next(), None)
-        assert caught.value.code == "UNAVAILABLE"
+        assert caught.value.code == "DATA_LOSS"
 
     together(work)
+
+
+def test_a_subscription_that_gave_up_tries_again_when_it_is_asked_again() -> None:
+    async def work(transport: MemoryTransport, operations: Operations) -> None:
+        receiver, sender = AsyncDriver(transport), AsyncDriver(transport)
+        transport.losses = [2]
+        subscribing = Subscribing("t", "latest", 0, 0, False, reconnect_s=1)
+        await receiver.run(subscribing.open(), None)
+        transport.losses = [2] + [0] * 100
+        for _ in range(2):
+            with pytest.raises(dw.RemoteError) as caught:
+                await receiver.run(subscribing.next(), None)
+            assert caught.value.code == "UNAVAILABLE"
+            assert subscribing.may_go_on
+        # The first; one that was lost again; 4 until the time was over, and 5 when it was asked again.
+        assert transport.calls.count("Subscribe") == 11
+        transport.losses = []
+        await sender.run(Publishing(operations, "t").send(BIG[:10], None, None), None)
+        frame = await receiver.run(subscribing.next(), None)
+        assert frame is not None
+        assert not subscribing.may_go_on
+        sender.end()
+        receiver.end()
+
+    together(work)
+
+
+@pytest.mark.parametrize(("reconnect_s", "pauses"), [(0, 0), (0.01, 1), (1, 4), (4, 6), (60, 34)])
+def test_how_long_a_lost_server_is_waited_for(monkeypatch: pytest.MonkeyPatch, reconnect_s: float, pauses: int) -> None:
+    monkeypatch.setattr(Backoff, "_SCALE", 1.0)
+    lost = dw.RemoteError("lost", code="UNAVAILABLE")
+    backoff = Backoff(reconnect_s)
+    for _ in range(2):
+        waited: list[float] = []
+        with pytest.raises(dw.RemoteError):
+            while True:
+                waited.append(backoff.pause(lost).seconds)
+        assert len(waited) == pauses
+        assert sum(waited) == pytest.approx(reconnect_s)
+        backoff.progress()
+    forever = Backoff(None)
+    assert [forever.pause(lost).seconds for _ in range(1000)][-1] == 2.0
+    with pytest.raises(dw.RemoteError):
+        forever.pause(dw.RemoteError("no", code="PERMISSION_DENIED"))
 
 
 def test_a_refused_frame_leaves_the_publisher_usable() -> None:
