@@ -29,7 +29,7 @@ Facts = tuple[str, tuple[int, ...], bytes]
 """Element type, shape and bytes of a tensor."""
 
 
-def library(name: str) -> Any:
+def installed(name: str) -> Any:
     """Import a library, or skip the test and say so."""
     return pytest.importorskip(name, reason=f"{name} is not installed, which judges its own files")
 
@@ -39,7 +39,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def to_torch(x: np.ndarray[Any, Any]) -> Any:
-    torch = library("torch")
+    torch = installed("torch")
     kind = getattr(torch, x.dtype.name)
     if not x.size:
         return torch.empty(x.shape, dtype=kind)
@@ -48,7 +48,7 @@ def to_torch(x: np.ndarray[Any, Any]) -> Any:
 
 
 def torch_facts(t: Any) -> Facts:
-    torch = library("torch")
+    torch = installed("torch")
     t = t.detach().resolve_conj().resolve_neg().contiguous()
     raw = t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
     return str(t.dtype).removeprefix("torch."), tuple(t.shape), raw
@@ -65,17 +65,17 @@ def write(path: Path, tensors: dict[str, np.ndarray[Any, Any]], metadata: dict[s
     elif path.suffix == ".npz":
         np.savez(path, **tensors)
     elif path.suffix == ".safetensors":
-        library("safetensors.torch").save_file({k: to_torch(x) for k, x in tensors.items()}, path, metadata or None)
+        installed("safetensors.torch").save_file({k: to_torch(x) for k, x in tensors.items()}, path, metadata or None)
     elif path.suffix == ".onnx":
-        onnx = library("onnx")
-        library("onnx.numpy_helper")
+        onnx = installed("onnx")
+        installed("onnx.numpy_helper")
         initializers = [onnx.numpy_helper.from_array(x, name) for name, x in tensors.items()]
         model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], initializers))
         for key, value in metadata.items():
             model.metadata_props.add(key=key, value=value)
         path.write_bytes(model.SerializeToString())
     elif path.suffix == ".pt":
-        library("torch").save({**metadata, **{k: to_torch(x) for k, x in tensors.items()}}, path)
+        installed("torch").save({**metadata, **{k: to_torch(x) for k, x in tensors.items()}}, path)
     else:
         dw.save(path, tensors, metadata, durable=False)
 
@@ -88,16 +88,16 @@ def read(path: Path) -> tuple[dict[str, Facts], dict[str, Any]]:
         with np.load(path) as arrays:
             return {name: numpy_facts(arrays[name]) for name in arrays.files}, {}
     if path.suffix == ".safetensors":
-        with library("safetensors").safe_open(path, "pt") as f:
+        with installed("safetensors").safe_open(path, "pt") as f:
             return {name: torch_facts(f.get_tensor(name)) for name in f.keys()}, f.metadata() or {}  # noqa: SIM118
     if path.suffix == ".onnx":
-        onnx = library("onnx")
-        library("onnx.numpy_helper")
+        onnx = installed("onnx")
+        installed("onnx.numpy_helper")
         model = onnx.load(path)
         found = {t.name: numpy_facts(onnx.numpy_helper.to_array(t)) for t in model.graph.initializer}
         return found, {p.key: p.value for p in model.metadata_props}
     if path.suffix == ".pt":
-        torch = library("torch")
+        torch = installed("torch")
         held = torch.load(path, weights_only=True)
         tensors = {k: torch_facts(v) for k, v in held.items() if isinstance(v, torch.Tensor)}
         return tensors, {k: v for k, v in held.items() if not isinstance(v, torch.Tensor)}

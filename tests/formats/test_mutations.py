@@ -98,7 +98,7 @@ def seeds(suffix: str, folder: Path) -> list[bytes]:
         np.savez_compressed(path, a=np.arange(300))
         found.append(path.read_bytes())
     elif suffix == "pt":
-        torch = foreign_files.library("torch")
+        torch = foreign_files.installed("torch")
         t = torch.arange(6.0).reshape(2, 3)
         z = torch.ones(2, dtype=torch.complex64)
         state = {"a": t, "c": [t.t(), torch.nn.Parameter(t)], "z": z.conj(), "n": {(1, 2): t, "l": (1, 2.5, b"z", {3})}}
@@ -108,7 +108,7 @@ def seeds(suffix: str, folder: Path) -> list[bytes]:
         torch.save(torch.nn.Sequential(torch.nn.Linear(2, 2)), path)
         found.append(path.read_bytes())
     elif suffix == "onnx":
-        onnx = foreign_files.library("onnx")
+        onnx = foreign_files.installed("onnx")
         inner = onnx.helper.make_tensor("i", 7, [3], [1, 2, -3])
         branch = onnx.helper.make_graph([], "b", [], [], [inner])
         nodes = [
@@ -209,7 +209,7 @@ def test_a_small_pickle_takes_little_memory(bomb: str, tmp_path: Path) -> None:
 
 def test_a_small_model_takes_little_memory(tmp_path: Path) -> None:
     """Thousands of tensors of a few bytes, in a graph and in attributes of a node whose name has a megabyte."""
-    onnx = foreign_files.library("onnx")
+    onnx = foreign_files.installed("onnx")
     tiny = onnx.TensorProto(data_type=onnx.TensorProto.INT8, dims=[0])
     inner = onnx.helper.make_graph([], "", [], [], [])
     for number in range(2000):
@@ -227,7 +227,7 @@ def test_a_small_model_takes_little_memory(tmp_path: Path) -> None:
 
 
 def test_tensors_that_overlap_do_not_grow_beyond_the_stated_factor(tmp_path: Path) -> None:
-    torch = foreign_files.library("torch")
+    torch = foreign_files.installed("torch")
     t = torch.zeros(1 << 16)
     torch.save({str(i): t[i:].expand(64, -1) for i in range(64)}, tmp_path / "x.pt")  # 1 GiB out of 256 KiB
     with pytest.raises(dw.LimitError, match="bytes of tensors in a source of") as caught:
