@@ -200,7 +200,7 @@ class Calls:
         """Read the request of a call that has one.
 
         Raises:
-            DecodeError: There is none.
+            DecodeError: The stream ends without one.
             Refusal: UPLOAD_INCOMPLETE, if it does not come in time.
         """
         request = await self.read(call, REQUEST_S)

@@ -38,7 +38,7 @@ QUICK_RECORDS = 256
 """The same for headers: making one ready takes about 10 us."""
 
 _TRIES, _FULL_PAUSE_S = 10, 0.02
-"""How often, and after which pause in seconds, to look for space that ended calls give back."""
+"""Number of looks for space that ended calls give back, and the pause before each in seconds."""
 
 _UPLOAD_ID_BYTES = 16
 

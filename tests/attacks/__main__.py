@@ -32,7 +32,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT 
 
 
 class Outcome(NamedTuple):
-    """What an attack did.
+    """Result of an attack.
 
     Attributes:
         p50_ms, p99_ms, max_ms: Latency of the innocent caller's Stat.

@@ -264,7 +264,7 @@ def test_attributes_of_a_state_dict_are_told(tmp_path: Path) -> None:
 
 
 def test_only_what_is_asked_for_is_looked_at(tmp_path: Path) -> None:
-    """The storage of the other tensor is missing, one more is none, and the rest is not even named."""
+    """The storage of the other tensor is missing, one more entry is no storage, and the rest has no name."""
     good, bad = torch.arange(3.0), torch.arange(4.0, dtype=torch.float64)
     source = saved(tmp_path, {"bad": bad, "good": good, "array": np.arange(2)})
     with zipfile.ZipFile(source) as archive:

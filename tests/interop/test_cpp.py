@@ -25,7 +25,7 @@ PACKAGES = {
     "libxxhash-dev": ["pkg-config", "--exists", "libxxhash"],
     "nlohmann-json3-dev": ["pkg-config", "--exists", "nlohmann_json"],
 }
-"""What each Debian package brings, as a command that succeeds."""
+"""Debian packages, each with a command that succeeds if it is installed."""
 INPUTS = 20_000
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
