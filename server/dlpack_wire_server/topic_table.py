@@ -126,7 +126,7 @@ class TopicTable:
         return topic is not None
 
     def give_up_oldest(self, count: int, size: int) -> bool:
-        """Give up the oldest frames, until they come to `size` bytes or to `count`; return False if no topic has one."""
+        """Give up the oldest frames, until they come to `size` bytes or to `count`; False if no topic has one."""
         given_up = 0
         while self._retaining and count > 0 and size > 0:
             _, topic = self._retaining.popitem(last=False)
