@@ -3,7 +3,7 @@
 #   make test      all tests; ARGS="tests/file -k torn" for some
 #   make coverage  all tests, and how much of the code they run; fails below the floor in pyproject.toml
 #   make check     format, lint, strict types, generated code and schema
-#   make format    put the code into the form that `make check` wants
+#   make format    format the code, and mend what ruff can
 #   make bench     ratios against peers and limits; ARGS="--json codec file" for programs, or for some areas
 #   make soak      the long versions of the tests
 #   make attacks   a server under attack beside an innocent caller: its latency, the server's memory

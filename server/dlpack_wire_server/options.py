@@ -36,11 +36,13 @@ class Options(NamedTuple):
         dir: Folder in which objects are kept; None: in memory.
         max_store_bytes: Maximum bytes of all objects; 0: half of the machine's memory, or no limit in a directory.
         max_object_bytes: Maximum payload bytes of one object; 0: whatever fits the store.
-        max_unfinished_bytes: Maximum bytes that one caller's unfinished uploads may take; 0: whatever fits the store.
+        max_unfinished_bytes: Maximum bytes that one caller's unfinished uploads may take; 0: whatever fits the store,
+            and half of it for several.
         max_topic_bytes: Maximum bytes of all frames of topics that are kept; 0: a quarter of the machine's memory.
         max_subscribers: Maximum number of subscriptions.
         upload_retention_s: How long an interrupted upload is kept, and a finished one remembered.
         grace_s: How long calls may go on after SIGTERM.
+        scrub_bytes_per_s: Pace at which objects in a folder are read and checked; 0: never.
         token_file: File of tokens; None: everybody may do everything.
         tls_cert: PEM file of the server's certificate chain.
         tls_key: PEM file of its private key.
