@@ -96,7 +96,7 @@ def _fail(error: Exception) -> int:
     else:
         said = str(error)
     if isinstance(error, RemoteError) and error.code == "UNAUTHENTICATED":
-        said += f" (it is taken from {TOKEN})"
+        said += f" (the token is read from {TOKEN})"
     print(f"dlpack-wire: {printable(said)}", file=sys.stderr)
     for kinds, code in _CODES:
         if isinstance(error, kinds):

@@ -42,7 +42,9 @@ def save(
         alignment: Every payload starts at a multiple of this: a power of two from 64 to 4096.
 
     Raises:
-        EncodeError: A name is malformed or repeated, a tensor cannot be written, or an iterable yields something else.
+        EncodeError: A name is malformed or repeated, a tensor or the metadata cannot be written, `layout` or
+            `alignment` is not an allowed value, or an iterable yields something other than (name, tensor) pairs.
+        Exception: Any error of a tensor's producer itself.
         OSError: The file cannot be written. The old file, if any, is untouched.
         ImportError: A URL needs the extra `dlpack-wire[remote]`.
 
@@ -94,6 +96,7 @@ def load_one(source: Any, *, verify: bool = True) -> Tensor:
     Raises:
         DecodeError: The file holds no tensor or several, or as for `load`.
         OSError: The file cannot be read.
+        ImportError: A URL needs the extra `dlpack-wire[remote]`.
     """
     with _open_any(source, verify) as f:
         if len(f) != 1:
@@ -202,6 +205,7 @@ def verify(path: Any) -> None:
     Raises:
         DecodeError: The first fault, with the name of the tensor or the part.
         OSError: The file could not be read.
+        ImportError: A URL needs the extra `dlpack-wire[remote]`.
     """
     for problem in problems(path):
         raise problem

@@ -122,12 +122,14 @@ class FileAppender(RecordWriter):
         self._written.update(dict.fromkeys((name, *aliases), True))
 
     def __delitem__(self, name: str) -> None:
-        """Remove a name, as a record that the next flush makes part of the file. Its tensor's bytes stay.
+        """Remove a name. The next flush writes the removal; the bytes of the tensor stay in the file.
 
         Raises:
             KeyError: The file has no such name.
-            EncodeError: The name is empty, which cannot be removed. Save another tensor instead.
+            EncodeError: The name is malformed; or it is empty and cannot be removed: save another tensor instead.
+            OSError: Writing failed.
             ValueError: The file is closed.
+            RuntimeError: This process was forked from the one that opened the file.
         """
         names = names_block(name)
         with self._lock:

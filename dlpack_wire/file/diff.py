@@ -31,9 +31,9 @@ class Difference(NamedTuple):
 
 
 def diff(first: Any, second: Any) -> Iterator[Difference]:
-    """Yield the differences between two tensor files, in the order of the first and then the second.
+    """Yield the differences between two tensor files: names in the order of the first, then those only in the second.
 
-    Tensors are compared by their values, not by how they lie: order of axes in memory, byte order, padding, device and
+    Tensors are compared by their values, not by their layout: order of axes in memory, byte order, padding, device and
     the order of names make no difference, but every bit of an element does (NaN equals itself, -0.0 is not 0.0).
 
     Args:
@@ -42,8 +42,9 @@ def diff(first: Any, second: Any) -> Iterator[Difference]:
 
     Raises:
         DecodeError: A file is not a tensor file, or is damaged where it has to be read.
-        UnsupportedTensorError: Packed elements differ that numpy has no type for.
+        UnsupportedTensorError: Packed elements of a type that numpy lacks have to be compared.
         OSError: A file cannot be read.
+        ImportError: A URL needs the extra `dlpack-wire[remote]`.
 
     Memory:
         Payloads are only read where their checksums or layouts differ.

@@ -118,7 +118,7 @@ def check_record(source: Storage, located: CheckedEntry) -> None:
             raise DecodeError("the record's header differs from its index entry's", offset=entry.record_offset)
         if head.names != entry.names:
             check_entry_names(head.names, entry.names)
-    if _METADATA_TAG in entry.names:  # or a name has this byte; most records are done without splitting them
+    if _METADATA_TAG in entry.names:  # cheap test, true also if a name contains the byte; most records have neither
         decode_map(split_names(entry.names)[1], MAX_NAMES_BYTES)
 
 

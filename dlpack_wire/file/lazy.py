@@ -136,7 +136,7 @@ class LazyTensor(Tensor):
             raise
 
     def _check(self, payload: memoryview, begin: int, end: int) -> None:
-        """Check the blocks that [begin, end) of a payload in memory touches, unless they were, or none is to be."""
+        """Check the blocks of a payload in memory that [begin, end) touches, each once; none if `checked` was None."""
         if self._checked is None:
             return
         numbers = [n for n in range(begin // BLOCK_BYTES, block_count(end)) if n not in self._checked]

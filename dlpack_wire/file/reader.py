@@ -58,9 +58,12 @@ class FileReader(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         """Return the tensor of a name, without reading its payload.
 
+        With `verify=True`, with `mmap=False` and for a URL, the tensor reads its payload at its first use. That use
+        raises DecodeError if the payload is cut short or, where it is verified, damaged, and OSError if reading fails.
+
         Raises:
             KeyError: The file has no such name.
-            ChecksumError: Its header was damaged, or with `verify=True` its payload.
+            ChecksumError: Its header was damaged.
             DecodeError: Its record breaks a rule of the contract.
             ValueError: The file is closed.
             OSError: Reading failed.
@@ -108,7 +111,11 @@ class FileReader(Mapping[str, Tensor]):
 
     @property
     def metadata(self) -> dict[str, Value]:
-        """User metadata of the file."""
+        """User metadata of the file.
+
+        Raises:
+            DecodeError: The metadata is malformed.
+        """
         if self._metadata is None:
             self._metadata = self._contents.metadata()
         return self._metadata

@@ -197,7 +197,7 @@ def read_head(buffer: Buffer, pos: int, available: int, origin: int = 0) -> Reco
             raise DecodeError("the tensor does not end its record", offset=origin + pos)
         header_end, data_begin = _read_tensor(buffer, header_begin, end, limit, origin)
     elif names_end == names_begin:
-        raise DecodeError("a record without a tensor removes names, and has none", offset=origin + begin)
+        raise DecodeError("a record without a tensor must name what it removes", offset=origin + begin)
     found = bytes(buffer[begin:data_begin])
     at = sum_begin - begin
     expected = int.from_bytes(found[at : at + 8], "little")

@@ -68,7 +68,7 @@ def recover(source: Any, target: Any = None, *, durable: bool = True) -> Recover
         DecodeError: Not a tensor file.
         EncodeError: Not all records fit one file, whose index takes at most 2^31-1 bytes.
         BlockingIOError: Mending in place, and another process is appending to the file.
-        OSError: The result could not be written; `source` is as it was.
+        OSError: The file cannot be read, or the result cannot be written; `source` is as it was.
     """
     where = os.fsdecode(source)
     # A mapping keeps a descriptor of its own, which must not be that of the lock: it would outlive this call.

@@ -107,7 +107,8 @@ class RecordWriter:
 
         Raises:
             EncodeError: A name is taken or malformed, or `x` cannot be written. The file stays usable.
-            OSError: Writing failed. Bytes that were not published yet never will be.
+            OSError: Writing failed. The file is closed, and what was not published before is lost.
+            Exception: Any error of the producer `x` itself.
             ValueError: The file is closed.
             RuntimeError: This process was forked from the one that opened the file.
         """

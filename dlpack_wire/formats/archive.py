@@ -1,4 +1,4 @@
-"""Zip archives of tensors: members that are stored as they are lie in the file's mapping.
+"""Zip archives of tensors. Uncompressed members are read in place, out of the file's mapping.
 
 Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7 for the header in front of each member. The
 directory is parsed by Python's `zipfile`.

@@ -55,7 +55,8 @@ class Conversion(NamedTuple):
     Attributes:
         names: Names of the tensors, in the order they were written.
         skipped: Descriptions of everything else in the source, which was left behind.
-        notes: Descriptions of what all tensors lost together: one tensor under several names that became several.
+        notes: Descriptions of what was lost although every tensor was written: a tensor of several names that became
+            several, views of one storage that became separate, attributes of an OrderedDict.
     """
 
     names: list[str]
@@ -86,8 +87,8 @@ def convert(
             ONNX models of about 1 GiB and more goes to a second file, named as this one with ".data" behind it.
         source_format: One of "dlpw", "npy", "npz", "safetensors", "onnx" and "torch"; by default, the suffix decides.
         target_format: Likewise.
-        only: Convert the tensors of this name or these names alone, and look at no others. A .npy file, which has no
-            names, leaves the name of one behind.
+        only: Convert the tensors of this name or these names alone, and look at no others. If the target is a .npy
+            file, which cannot hold a name, the one tensor is written without its name.
         without_metadata: Leave all metadata behind, for a target that cannot hold it.
         durable: Wait until the target is on disk.
         progress: Called with the name of each tensor and its bytes before it is written. If it raises an exception,
@@ -103,6 +104,7 @@ def convert(
         FileNotFoundError: The source does not exist.
         OSError: The source could not be read, or the target not written.
         TypeError: A path is neither text, bytes nor path-like.
+        ImportError: A URL needs the extra `dlpack-wire[remote]`.
 
     Memory:
         One tensor at a time. A tensor that lies in the source as it will be written takes none: it is mapped.

@@ -149,7 +149,7 @@ def write_npz(path: str, content: Content, durable: bool) -> None:
             said = f"a member's name takes {size} bytes; at most {_MAX_NAME_BYTES} fit"
             raise EncodeError(said, tensor=item.name[:64], field="name", declared=size, limit=_MAX_NAME_BYTES)
         if f"{item.name}.npy" in names:
-            said = f"numpy takes {item.name + '.npy'!r}, the name of another tensor, for this one"
+            said = f"numpy cannot tell this name from {item.name + '.npy'!r}, the name of another tensor"
             raise EncodeError(said, tensor=item.name, field="name")
     with replaced(path, durable) as file, zipfile.ZipFile(file, "w") as archive:
         for item in content.items:

@@ -336,7 +336,7 @@ class _Model:
             elif field.number == _NAME:
                 name = self._text(field)
             elif field.number == _SEGMENT:
-                raise DecodeError("one of the segments of a tensor, which are not put together", field="segment")
+                raise DecodeError("the tensor is split into segments, which are not supported", field="segment")
             elif field.number == _EXTERNAL:
                 external.update([self.text_pair(field)])
             elif field.number == _LOCATION:
@@ -498,7 +498,7 @@ def write(path: str, content: Content, durable: bool) -> None:
             _write_model(file, content.items, metadata, None)
     else:
         if is_stream(path):
-            raise EncodeError(f"{len(names)} tensors whose data goes to a second file, which a pipe or device has not")
+            raise EncodeError(f"the data of {len(names)} tensors needs a second file; a pipe or device has none")
         beside = path + ".data"
         # The inner file is published first, so a model never refers to data that does not exist yet.
         with replaced(path, durable) as file, replaced(beside, durable) as data:

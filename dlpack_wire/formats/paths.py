@@ -26,7 +26,7 @@ def open_source(path: str) -> Storage:
     """
     mode = os.stat(path).st_mode
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        raise OSError(errno.EINVAL, "a device, whose end nothing tells", path)
+        raise OSError(errno.EINVAL, "a device, which has no known end", path)
     if not stat.S_ISFIFO(mode):
         return open_path(path)
     content = bytearray()

@@ -32,8 +32,9 @@ MAX_PICKLE_BYTES = 256 << 20
 """Largest pickle that is read. It has names and shapes but no weights: 256 MiB are millions of tensors."""
 
 _PICKLE_FACTOR = 4
-"""Maximum bytes of a pickle for each byte of the file. torch compresses nothing; an archive packed anew has the
-directory, whose lines are as long as what the pickle says of a storage, and the weights.
+"""Maximum bytes of a pickle for each byte of the file. torch does not compress, so its pickle is smaller than its file.
+In an archive that was compressed later, the directory alone has a line for each storage, about as long as the pickle's
+entry for that storage.
 """
 
 _SMALL_PICKLE_BYTES = 1 << 20
@@ -249,7 +250,7 @@ class _Collected:
             if isinstance(item.identity, _View):
                 sharing.setdefault(item.identity.member, {}).setdefault(item.identity, item.name)
         shared = [list(names.values()) for names in sharing.values() if len(names) > 1]
-        return self._notes + [f"{', '.join(names[:5])}: views of one storage, which become apart" for names in shared]
+        return self._notes + [f"{', '.join(names[:5])}: views of one storage, written separately" for names in shared]
 
     def _item(self, path: str, view: _View) -> Item:
         if view.member not in self._contents:
@@ -341,7 +342,7 @@ def _holds_attributes(call: Call) -> bool:
 
 
 def _attributes(state: Any) -> Any:
-    """Return the state of an object without what it may hold of its class's own and does not."""
+    """Return the state of an object without its empty private attributes (hooks and the like)."""
     if not isinstance(state, dict):
         return state
     return {key: value for key, value in state.items() if not (str(key).startswith("_") and _is_empty(value))}

@@ -45,6 +45,7 @@ def connect(
     Raises:
         ValueError: The address has another form, the token is not printable ASCII, `tls` has only one of certificate
             and key, or `reconnect_s` is negative.
+        TypeError: `address` is not a str, or `tls` is not a `Tls`.
         OSError: A file of `tls` cannot be read.
         RuntimeError: This process was forked from one that had a client, which gRPC does not survive.
     """
@@ -54,9 +55,9 @@ def connect(
 class Client(Connected):
     """The objects and topics of a tensor server. May be used by several threads; not by a child process after a fork.
 
-    Every operation raises `RemoteError` with the server's status, `ValueError` after `close`, and `RuntimeError` in a
-    forked child. After a lost connection `put`, `get`, `stat` and `list` try again for `reconnect_s`; `delete` and
-    `server_info` do not.
+    Every operation raises `RemoteError` with the server's status, `DecodeError` for a malformed answer, `ValueError`
+    after `close`, and `RuntimeError` in a forked child. After a lost connection `put`, `get`, `stat` and `list` try
+    again for `reconnect_s`; `delete` and `server_info` do not.
     """
 
     def __init__(
@@ -175,9 +176,9 @@ class Client(Connected):
         Raises:
             NotFoundError: There is no such object or tensor (also a KeyError).
             RemoteError: The server refused, or was lost.
-            IndexError: `index` lies outside of the tensor.
+            IndexError: `index` is malformed, or lies outside of the tensor.
             TypeError: `tensors` is one string instead of a list of them.
-            ValueError: `out` does not fit.
+            ValueError: `out` does not fit, cannot be written into, or is given for several tensors.
             EncodeError: The name is malformed.
             ChecksumError: Bytes were damaged on the way.
 
@@ -254,14 +255,14 @@ class Client(Connected):
     ) -> Subscription:
         """Subscribe to the frames of topics from now on: `for frame in client.subscribe("cam/*"): frame.tensor`.
 
-        The newest frame that each topic has already comes first. What the server queues for a subscriber that does not
-        keep up is bounded; neither publishers nor other subscribers ever wait for it. `timeout` does not hold for the
-        wait for a frame.
+        The first frames are those that topics retain: of each topic the newest one published before the subscription.
+        The server's queue for a subscriber that does not keep up is bounded; neither publishers nor other subscribers
+        ever wait for it. `timeout` does not limit the wait for a frame.
 
         Args:
             patterns: A topic, or a prefix of topics and a final `*`; or several of these.
-            policy: When behind: "latest" gets the newest frame of each topic, "drop_oldest" the newest ones that fit
-                the queue, "reliable" all, or after those that were queued an error.
+            policy: What a subscriber that falls behind gets: "latest", the newest frame of each topic; "drop_oldest",
+                the newest frames that fit the queue; "reliable", the frames that were queued, and then an error.
             queue_frame_count: Maximum frames queued; 0: the server's default, which is 64, or 4096 with "latest".
             queue_bytes: Maximum bytes queued; 0: the server's default, which is 64 MiB.
             skip_retained: Do not begin with the newest frame that each topic has already.
@@ -403,9 +404,9 @@ class Subscription:
 
         Raises:
             StopIteration: The subscription was closed.
-            RemoteError: The server was lost (UNAVAILABLE): the next wait tries again. The server ended it
-                (RESOURCE_EXHAUSTED: "reliable" and too slow), or "reliable" frames were lost (DATA_LOSS): from then on
-                this is raised again.
+            RemoteError: The server was lost (UNAVAILABLE): the next wait tries again. Or the subscription has ended
+                (RESOURCE_EXHAUSTED: "reliable" and too slow; DATA_LOSS: "reliable" frames were lost): every later wait
+                raises the same error.
             DecodeError: What came is malformed.
         """
         self._connection.check_process()

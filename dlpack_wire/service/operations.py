@@ -305,7 +305,7 @@ class Operations:
         return [_object_info(message, {}) for message in response.objects], response.next_page_token
 
     def delete(self, name: str, if_generation: int | None) -> Script[int]:
-        """Remove an object. Not tried again: a second try could not tell its own work from somebody else's."""
+        """Remove an object. Not repeated: if a second try found none, it would be unknown who removed it."""
         encode_name(name)
         yield from self._known_info()
         request = pb.DeleteRequest(name=name, if_generation=if_generation)

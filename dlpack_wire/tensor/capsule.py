@@ -239,7 +239,8 @@ def _borrow_fresh(capsule: Any) -> Borrowed:
     kind = abi.kind_of(capsule) if abi.is_capsule(capsule) else None
     if kind is None:
         raise UnsupportedTensorError(f"__dlpack__ returned {capsule!r}, not a tensor capsule")
-    # As if the user held it too: a producer may hand the same capsule to others, or leave freeing it to us.
+    # Treated like a capsule that the user holds: a producer may return one capsule to several callers, or one without a
+    # destructor, which nobody but us would free.
     return _borrow_capsule(capsule)
 
 

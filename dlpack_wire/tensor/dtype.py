@@ -125,8 +125,8 @@ class DType:
         part_bytes: Width in bytes of the parts that a byte swap reverses: lanes, or halves of complex numbers; 1 if
             no part is wider than a byte.
         numpy_or_none: The numpy dtype, or None if numpy has no such type.
-        plain_numpy: The numpy dtype, if a payload in this machine's order can be viewed through it as it lies, without
-            a look at bytes or address; else None.
+        plain_numpy: The numpy dtype, if a payload in this machine's order can be viewed through it at any address and
+            without checking its bytes; else None.
         any_bytes: True if every bit pattern of an element is a value, so that payloads need no check.
         alignment: Bytes that memory of this type is aligned to when handed out: one lane, at most 16.
 

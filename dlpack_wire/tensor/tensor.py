@@ -26,6 +26,9 @@ _SHOWN_ELEMENTS = 16
 class Tensor:
     """A tensor in host memory, for any DLPack consumer: `np.from_dlpack(t)`, `torch.from_dlpack(t)`, ...
 
+    A tensor from `open` with `verify=True` or `mmap=False`, or from a URL, reads its payload at its first use. Whatever
+    needs the elements may then raise DecodeError (damaged or cut short) or OSError.
+
     Memory:
         Borrows the payload it was made from and keeps it alive; so does everything made from the tensor.
     """
@@ -303,7 +306,7 @@ class Tensor:
         """Lend the memory as a DLPack capsule, versioned if the consumer speaks version 1 or later.
 
         A copy is made where the consumer could not take the memory as it is: memory with negative strides; a read-only
-        mapping; read-only or sub-byte padded memory for a legacy consumer, which cannot be told.
+        mapping; read-only or sub-byte padded memory for a legacy consumer, whose protocol has no flags to say so.
 
         Args:
             stream: None or -1: host memory has no streams.

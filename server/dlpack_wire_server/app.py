@@ -48,7 +48,7 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     # When a fleet comes back all at once, gRPC would otherwise cancel some of the calls that wait to be taken up.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 30_000),
-    # Of identity alone. A few kilobytes could become megabytes before anybody looks at them.
+    # Accept uncompressed messages only: a few kilobytes could inflate to megabytes before any check of ours.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.server_handshake_timeout_ms", 10_000),  # for connections that say nothing
     # Clients ping after 30 s of silence; more often than every 10 s is too eager and ends the connection.
@@ -171,10 +171,10 @@ class Server:
 
     def _open_metrics(self, store: Store, hub: Hub) -> Metrics:
         metrics = Metrics()
-        metrics.watch("store_bytes", "Bytes of all images in the store.", lambda: store.budget.used)
+        metrics.watch("store_bytes", "Bytes of all objects in the store.", lambda: store.budget.used)
         metrics.watch(
             "store_limit_bytes",
-            "Bytes of all images that fit: the limit, or less if the disk is fuller.",
+            "Maximum bytes of all objects: the limit, or less if the disk has less space.",
             lambda: store.limit_bytes,
         )
         metrics.watch("unfinished_uploads", "Unfinished puts that can be resumed.", lambda: len(self._unfinished))

@@ -66,7 +66,7 @@ class Caller(NamedTuple):
         return name.startswith(self.read)
 
     def readable(self, prefix: str) -> list[str]:
-        """Return, sorted, the prefixes of those names with a prefix that may be read."""
+        """Return, sorted, the fewest prefixes that cover the names that begin with `prefix` and may be read."""
         return widest(max(prefix, own) for own in self.read if own.startswith(prefix) or prefix.startswith(own))
 
     def require_read(self, name: str) -> None:

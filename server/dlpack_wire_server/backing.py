@@ -54,7 +54,7 @@ class Backing(Protocol):
 
 
 class Charge:
-    """What one backing has taken from a budget, charged as bytes come: not on the word of who announces them."""
+    """The bytes that one backing has taken from a budget, charged as they come: announcing a size reserves nothing."""
 
     def __init__(self, budget: Budget, size: int, announced: int) -> None:
         """Take some bytes.

@@ -92,12 +92,12 @@ class CallLimits(NamedTuple):
 
 
 class _Wait:
-    """A call's waiting for its caller.
+    """One wait of a call for its caller.
 
     Attributes:
-        since_s: Monotonic time since which it waits.
-        seconds: How long it may.
-        is_over: True once it has ended because of that.
+        since_s: Monotonic time at which it began.
+        seconds: How long it may last.
+        is_over: True once it was ended because it lasted too long.
     """
 
     __slots__ = ("is_over", "seconds", "since_s")

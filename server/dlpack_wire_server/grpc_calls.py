@@ -39,7 +39,7 @@ class GrpcCall:
         """Return the next request, or None after the last one."""
         try:
             message = await self._context.read()
-        except aio.InternalError:  # what gRPC says to who reads or writes before it cancels the call
+        except aio.InternalError:  # raised by gRPC if the caller is gone and the call is not cancelled yet
             raise CallerGoneError from None
         return None if message is aio.EOF else message
 
@@ -85,8 +85,8 @@ def _handler(service: TensorService, name: str) -> grpc.RpcMethodHandler[Any, An
     async def answer_by_stream(_: Any, context: _Context) -> None:
         await answer(_, context)
 
-    # To gRPC every method takes a stream. It would read the request of another one before it calls us: of anybody, and
-    # however long that takes.
+    # Every method is registered as taking a stream. For a method with one request gRPC would read that request before
+    # it calls us: from callers without permission too, and without a time limit.
     if method.server_streaming:
         return grpc.stream_stream_rpc_method_handler(answer_by_stream)
     return grpc.stream_unary_rpc_method_handler(answer)

@@ -38,7 +38,8 @@ QUICK_RECORDS = 256
 """The same for headers: making one ready takes about 10 us."""
 
 _TRIES, _FULL_PAUSE_S = 10, 0.02
-"""Number of looks for space that ended calls give back, and the pause before each in seconds."""
+"""How often a put without space is tried again once stalled calls were ended, and the pause before each try in seconds:
+ended calls give their memory back within moments."""
 
 _UPLOAD_ID_BYTES = 16
 

@@ -68,8 +68,8 @@ class StoredRecord(NamedTuple):
 
 
 _RECORD_BYTES, _NAME_BYTES, _EXTENT_BYTES, _STRIDE_BYTES, _VALUE_BYTES = 512, 64, 16, 40, 160
-"""Bytes that Python's objects for a tensor's description take, as `tracemalloc` counts them: in all, and more for each
-name, for each extent, few of which can be large numbers, for each stride, and for each value in the metadata."""
+"""Bytes of memory that a tensor's description takes as Python objects, measured by `tracemalloc`: a fixed part, and
+more for each name, extent, stride and metadata value. Most extents are small numbers, which Python shares."""
 
 
 def held_bytes(record: Record | StoredRecord) -> int:
@@ -136,7 +136,7 @@ class StoredObject:
 
         Args:
             record: The tensor.
-            header: Its header, or one that has its bytes read otherwise.
+            header: Its header, or the same in this machine's byte order, so that no bytes are swapped.
             key: Integers and slices for the leading axes.
 
         Raises:

@@ -14,7 +14,8 @@ MAX_TOPICS = 1 << 16
 """Maximum number of topics. One takes about 1 KiB without a frame."""
 
 _TRIES = 4
-"""Topics looked at for one to forget. Whether somebody wants one may take milliseconds, and the event loop waits."""
+"""Maximum number of topics examined to find one to forget. To find out whether a topic has subscribers may take
+milliseconds, while the event loop waits."""
 
 
 class Topic:
@@ -35,7 +36,7 @@ class Topic:
 
 
 class TopicTable:
-    """All topics. No method takes longer the more topics there are, but for moving the list of their names."""
+    """All topics. No method slows down with their number, except for shifting the sorted list of their names."""
 
     def __init__(self, max_topics: int = MAX_TOPICS) -> None:
         """Begin without topics.

@@ -49,7 +49,8 @@ class Topics:
         stalls = 0.0
         try:
             while True:
-                # A publisher may be silent between its frames, not within one; a message without any of it is silence.
+                # A publisher may be silent between frames, but not within one. A message without a part of the frame
+                # does not extend the time it has.
                 raw = await self._read(call, max(stalls - loop.time(), 0) if intake is not None else None)
                 if raw is None:
                     break

@@ -32,7 +32,7 @@ class UnfinishedPut:
         busy: True while a call is receiving it.
         reader: The call that waits for its next message, to be cancelled if the upload is discarded.
         unwanted: True if it was discarded while a call was receiving it.
-        publishing: True once it is being published: what comes of it, its id will tell.
+        publishing: True once it is being published: it cannot be discarded any more; its id tells the outcome.
         expires_ns: Monotonic time at which it will be dropped.
     """
 

@@ -240,7 +240,7 @@ def test_ties_are_kept_where_the_target_can_and_told_where_not(tmp_path: Path) -
     t = torch.arange(1 << 16)
     source = saved(tmp_path, {"a": t, "b": t, "c": t.reshape(256, 256), "d": torch.ones(3)})
     size = source.stat().st_size
-    shared = "a, c: views of one storage, which become apart"
+    shared = "a, c: views of one storage, written separately"
     for suffix in ("pt", "dlpw"):
         done = convert(source, tmp_path / f"y.{suffix}")
         assert done == Conversion(["a", "b", "c", "d"], [], (shared,))

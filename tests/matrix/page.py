@@ -21,8 +21,8 @@ Written by `make matrix` from its own run; do not edit. Every producer makes a t
 layout, of arbitrary bits. It is encoded, decoded and handed to every consumer, and all of it must arrive: name of the
 type, shape, each bit of each element.
 
-`no` is a hole that belongs to the framework; `yes` with a number holds apart from some layouts or types. The numbers
-are reasons, listed at the end. A consumer's hole counts as its own only if it cannot take the same tensor out of a
+`no` marks a gap of the framework; `yes` with a number means yes, except for some layouts or types. The numbers are
+reasons, listed at the end. A consumer's gap counts as its own only if it cannot take the same tensor out of a
 hand-made DLPack capsule either.
 
 {versions}
